@@ -1,0 +1,355 @@
+"""The language: scalar expressions over named axes (terms), stored tensors, and kernels.
+
+A term says what one element is; `store` says over which axes it is written. Views do not exist (they are indices),
+operands broadcast by axis name, and a kernel is what lies between its loads and its stores. Terms are immutable and
+interned: equal terms are one object, so they compare by identity and every fact about them is computed once.
+The meaning of each form is `eqsat.evaluate`.
+
+====================================  ======================================================================
+form                                  meaning
+====================================  ======================================================================
+load(tensor, index, operands)         element of a stored tensor; outside its bounds it reads 0
+const(value, dtype), pos(index, ..)   a literal; the value of an index expression (iota)
+scalar(op, *args), cast(dtype, arg)   a row of `eqsat.scalars`; conversion with JAX's rounding
+reduce(name, axis, arg)               fold over all values of an axis, which it binds
+online(axis, s, v, weight)            sum over k of cast(weight, exp(s - max_k s)) * v, in one pass over k
+====================================  ======================================================================
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+from weakref import WeakValueDictionary
+
+from eqsat.index import Axis, Index, Quotient, Remainder
+from eqsat.scalars import DTYPES, REDUCTIONS, SCALARS
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """An array in device memory; compared by identity.
+
+    A tensor without a definition is a leaf: an input, or the buffer that another kernel or an opaque call fills.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * DTYPES[self.dtype].nbytes
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{','.join(map(str, self.shape))}]"
+
+    __repr__ = __str__
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Stored(Tensor):
+    """A tensor that holds `term` over `axes`: one axis per dimension of extent above 1, in order of dimensions."""
+
+    term: Term
+    axes: tuple[Axis, ...]
+
+
+def output_axes(shape: Iterable[int]) -> tuple[Axis, ...]:
+    """The axes x0, x1, ... of a shape; a dimension of extent 1 has none, and its position counts all the same."""
+    return tuple(Axis(f"x{d}", n) for d, n in enumerate(shape) if n != 1)
+
+
+def dimension_indices(shape: Iterable[int], axes: Iterable[Axis]) -> tuple[Index, ...]:
+    """One index per dimension of `shape`, taking an axis for each extent other than 1."""
+    rest = iter(axes)
+    return tuple(Index.of(next(rest)) if n != 1 else Index() for n in shape)
+
+
+class Term:
+    """An immutable, interned expression. `head` names the form or scalar op, `data` holds what is not a term."""
+
+    __slots__ = ("__dict__", "__weakref__", "args", "data", "dtype", "head", "serial")
+    _table: WeakValueDictionary[tuple[Any, ...], Term] = WeakValueDictionary()
+    _serials = itertools.count()
+
+    head: str
+    args: tuple[Term, ...]
+    data: Any
+    dtype: str
+    serial: int  # order of creation
+
+    def __new__(cls, head: str, args: tuple[Term, ...], data: Any, dtype: str) -> Term:
+        key = (head, args, data, dtype)
+        found = cls._table.get(key)
+        if found is None:
+            found = object.__new__(cls)
+            found.head, found.args, found.data, found.dtype = key
+            found.serial = next(cls._serials)
+            cls._table[key] = found
+        return found
+
+    @cached_property
+    def axes(self) -> frozenset[Axis]:
+        """The free axes."""
+        free: set[Axis] = set().union(*(a.axes for a in self.args))
+        if self.head in ("load", "pos"):
+            for index in self.indices:
+                free |= index.axes
+        if (bound := self.bound) is not None:
+            free.discard(bound)
+        return frozenset(free)
+
+    @property
+    def indices(self) -> tuple[Index, ...]:
+        """Index expressions of a load or pos."""
+        return self.data[1] if self.head == "load" else (self.data,)
+
+    @property
+    def tensor(self) -> Tensor:
+        """The tensor that a load reads."""
+        return self.data[0]
+
+    @property
+    def bound(self) -> Axis | None:
+        """The axis that a reduction binds."""
+        if self.head == "reduce":
+            return self.data[1]
+        return self.data[0] if self.head == "online" else None
+
+    def walk(self) -> Iterator[Term]:
+        """Each distinct subterm once, operands first."""
+        seen: set[Term] = set()
+        stack: list[tuple[Term, bool]] = [(self, False)]
+        while stack:
+            term, ready = stack.pop()
+            if ready:
+                yield term
+            elif term not in seen:
+                seen.add(term)
+                stack.append((term, True))
+                stack.extend((a, False) for a in reversed(term.args))
+
+    def __repr__(self) -> str:
+        return formula(self)
+
+
+def const(value: float | int | bool, dtype: str) -> Term:
+    """A literal; float values are kept as Python floats (signed zeros and NaN included), integers as ints."""
+    kind = DTYPES[dtype].kind
+    value = bool(value) if kind == "bool" else float(value) if kind == "float" else int(value)
+    return Term("const", (), (repr(value), value) if value == value else ("nan", None), dtype)
+
+
+def const_value(term: Term) -> float | int | bool:
+    """The Python number of a const term."""
+    return float("nan") if term.data[1] is None else term.data[1]
+
+
+def pos(index: Index, dtype: str) -> Term:
+    """The value of an index expression."""
+    return Term("pos", (), index, dtype)
+
+
+def load(tensor: Tensor, index: Iterable[Index], operands: tuple[Term, ...] = ()) -> Term:
+    """One element of `tensor`; a `Dynamic` atom in the index stands for the operand with its slot number."""
+    index = tuple(index)
+    if len(index) != len(tensor.shape):
+        raise ValueError(f"load of {tensor}: one index per dimension, got {len(index)}")
+    return Term("load", operands, (tensor, index), tensor.dtype)
+
+
+def scalar(op: str, *args: Term) -> Term:
+    """A scalar operation of the table; operands have one dtype (the predicate of `where` is bool)."""
+    row = SCALARS[op]
+    typed = args[1:] if op == "where" else args
+    if len(args) != row.arity or any(a.dtype != typed[0].dtype for a in typed):
+        raise TypeError(f"{op}: {row.arity} operands of one dtype, got {', '.join(a.dtype for a in args)}; cast first")
+    if DTYPES[typed[0].dtype].kind not in row.kinds or (op == "where" and args[0].dtype != "bool"):
+        raise TypeError(f"{op}: operands of kind {', '.join(row.kinds)}, got {', '.join(a.dtype for a in args)}")
+    return Term(op, args, None, "bool" if row.result == "bool" else typed[0].dtype)
+
+
+def cast(dtype: str, arg: Term) -> Term:
+    """Conversion; to the same dtype it is the operand itself."""
+    return arg if arg.dtype == dtype else Term("cast", (arg,), None, dtype)
+
+
+def reduce(name: str, axis: Axis, arg: Term) -> Term:
+    """Fold `arg` over `axis` with a row of REDUCTIONS."""
+    if DTYPES[arg.dtype].kind not in REDUCTIONS[name].kinds:
+        raise TypeError(f"reduce {name}: operand of kind {', '.join(REDUCTIONS[name].kinds)}, got {arg.dtype}")
+    return Term("reduce", (arg,), (name, axis), arg.dtype)
+
+
+def online(axis: Axis, s: Term, v: Term, weight: str) -> Term:
+    """Sum over `axis` of ``cast(weight, exp(s - max s)) * v``; `weight` is the dtype to which the exponential is rounded."""
+    return Term("online", (s, v), (axis, weight), v.dtype)
+
+
+def rebuild(term: Term, args: tuple[Term, ...]) -> Term:
+    """The same form over other operands."""
+    return term if args == term.args else Term(term.head, args, term.data, term.dtype)
+
+
+def substitute(term: Term, values: Mapping[Axis, Index], memo: dict[Any, Term] | None = None) -> Term:
+    """Replace free axes by index expressions; `memo` may be shared between calls with the same values.
+
+    A bound axis shadows a value of its name. Raises ValueError where a value mentions an axis that is bound at a place
+    where it would be captured (see `level_of` for how names are chosen so that this does not happen).
+    """
+    memo = {} if memo is None else memo
+    live = term.axes & values.keys()
+    if not live:
+        return term
+    found = memo.get(term)
+    if found is not None:
+        return found
+    if term.head == "load":
+        tensor, index = term.data
+        operands = tuple(substitute(a, values, memo) for a in term.args)
+        result = load(tensor, (i.substitute(values) for i in index), operands)
+    elif term.head == "pos":
+        result = pos(term.data.substitute(values), term.dtype)
+    elif (bound := term.bound) is not None:
+        if any(bound in values[axis].axes for axis in live):
+            raise ValueError(f"substitution into {term}: index values may not mention the bound axis {bound}")
+        inner = {axis: value for axis, value in values.items() if axis != bound}
+        scope = memo if len(inner) == len(values) else {}
+        result = rebuild(term, tuple(substitute(a, inner, scope) for a in term.args))
+    else:
+        result = rebuild(term, tuple(substitute(a, values, memo) for a in term.args))
+    memo[term] = result
+    return result
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One launch: what lies between its loads and its stores.
+
+    Every output's term loads only leaf tensors. All outputs share an iteration space: the axes of the first output
+    contain those of the others.
+    """
+
+    name: str
+    outputs: tuple[Stored, ...]
+
+    @cached_property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """Tensors read, in order of first use."""
+        return tuple(dict.fromkeys(t.tensor for t in self.terms if t.head == "load"))
+
+    @cached_property
+    def terms(self) -> tuple[Term, ...]:
+        """Distinct subterms of all outputs, operands first."""
+        return tuple(dict.fromkeys(t for o in self.outputs for t in o.term.walk()))
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The output axes of the kernel."""
+        return self.outputs[0].axes
+
+    @property
+    def nbytes(self) -> int:
+        """Compulsory traffic: each distinct input and output once."""
+        return sum(t.nbytes for t in (*self.inputs, *self.outputs))
+
+    @property
+    def formula(self) -> str:
+        """The kernel in index notation, a line per output."""
+        return "\n".join(
+            f"{o.name}[{', '.join(str(i) for i in dimension_indices(o.shape, o.axes))}] = {formula(o.term)}" for o in self.outputs
+        )
+
+
+# --- printing ---------------------------------------------------------------------------------------------------
+
+
+def formula(term: Term, limit: int = 4000) -> str:
+    """Index notation on one line; shared subterms are written out, up to `limit` characters."""
+    text = _formula(term, {})
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def _formula(term: Term, memo: dict[Term, str]) -> str:
+    if term not in memo:
+        memo[term] = _spell(term, [_formula(a, memo) for a in term.args])
+    return memo[term]
+
+
+def _spell(term: Term, args: list[str]) -> str:
+    match term.head:
+        case "load":
+            indices = [str(i) for i in term.indices]
+            for slot, arg in enumerate(args):
+                indices = [i.replace(f"${slot}", arg) for i in indices]
+            return f"{term.tensor.name}[{', '.join(indices)}]"
+        case "const":
+            return f"{const_value(term):g}" if DTYPES[term.dtype].kind == "float" else str(const_value(term))
+        case "pos":
+            return f"({term.data})" if term.data.constant or len(term.data.terms) > 1 else str(term.data)
+        case "cast":
+            return f"{term.dtype}({args[0]})"
+        case "reduce":
+            return f"{term.data[0]}[{term.bound}:{term.bound.extent}]({_bare(args[0])})"  # type: ignore[union-attr]
+        case "online":
+            weight = "" if term.data[1] == term.args[0].dtype else f", {term.data[1]}"
+            return f"softsum[{term.bound}:{term.bound.extent}]({_bare(args[0])}; {_bare(args[1])}{weight})"  # type: ignore[union-attr]
+    row = SCALARS[term.head]
+    if row.symbol:
+        return f"({f' {row.symbol} '.join(args)})"
+    return f"{term.head}({', '.join(map(_bare, args))})"
+
+
+def _bare(text: str) -> str:
+    """Without the outermost parentheses when they enclose everything."""
+    if not text.startswith("("):
+        return text
+    depth = 0
+    for i, c in enumerate(text):
+        depth += (c == "(") - (c == ")")
+        if depth == 0:
+            return text[1:-1] if i == len(text) - 1 else text
+    return text
+
+
+# --- names of bound axes ----------------------------------------------------------------------------------------
+
+
+def bound_level(axis: Axis) -> int:
+    """Number of a reduction axis: 2 for r2."""
+    return int(axis.name[1:])
+
+
+def level_of(terms: Iterable[Term], axes: Iterable[Axis]) -> int:
+    """The lowest level at which a new reduction over `axes` captures nothing.
+
+    A term that mentions one of `axes` below a binder of level n needs a level above n, since the axes will be replaced
+    by the new bound axis there. Using the lowest level gives alpha-equal reductions equal names.
+    """
+    wanted = frozenset(axes)
+    memo: dict[Term, int] = {}
+
+    def visit(term: Term) -> int:
+        if not (term.axes & wanted):
+            return 0
+        if term not in memo:
+            below = max((visit(a) for a in term.args), default=0)
+            bound = term.bound
+            memo[term] = max(below, bound_level(bound) + 1) if bound is not None else below
+        return memo[term]
+
+    return max((visit(t) for t in terms), default=0)
+
+
+def is_box(index: Index) -> bool:
+    """True for an affine index without quotients, remainders or loaded values."""
+    return not any(isinstance(a, Quotient | Remainder) for a, _ in index.terms) and not index.slots
