@@ -1,0 +1,67 @@
+# Every target sets up what it needs; `make test` and `make demo` work on a fresh clone.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+
+# The shorter run: any Python 3.12 that starts, on PATH or installed by pyenv.
+PYTHON312 := $(shell for p in python3.12 $(HOME)/.pyenv/versions/3.12*/bin/python3.12; do \
+	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, 12))' >/dev/null 2>&1 && { echo $$p; break; }; done)
+VENV312 := .venv-3.12
+READY312 := $(VENV312)/ready
+
+export JAX_PLATFORMS ?= cpu
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.PHONY: help demo test lint types format check test-3.12 bench clean
+
+help:
+	@echo "make demo    GPT-2 small to checked Triton and Pallas kernels, in demo-out/"
+	@echo "make test    lint, types and tests; a shorter run on Python 3.12 where there is one"
+	@echo "make lint    ruff and mypy      make format   rewrite in the house style"
+	@echo "make bench   the benchmarks     make clean    remove everything that was made"
+
+$(READY): pyproject.toml
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[dev]' </dev/null
+	@touch $@
+
+$(READY312): pyproject.toml
+	$(PYTHON312) -m venv --clear $(VENV312)
+	$(VENV312)/bin/python -m pip install --quiet --editable '.[dev]' </dev/null
+	@touch $@
+
+demo: $(READY)
+	$(BIN)/python -m examples.gpt2
+
+test: lint check test-3.12
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+check: $(READY)
+	$(BIN)/python -m pytest -q -m "not nightly"
+
+ifeq ($(PYTHON312),)
+test-3.12:
+	@echo "no Python 3.12 found: the shorter run with the newest jax and egglog is skipped"
+else
+test-3.12: $(READY312)
+	@$(VENV312)/bin/python -c 'import egglog, importlib.metadata as m, sys; \
+	print("Python", sys.version.split()[0], "jax", m.version("jax"), "egglog", m.version("egglog"))'
+	$(VENV312)/bin/python -m pytest -q -m "not slow and not nightly"
+endif
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) $(VENV312) demo-out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
