@@ -1,11 +1,23 @@
-"""Schedules: how a kernel's axes are traversed."""
+"""Schedules: how a kernel's axes are traversed, and which ones are worth pricing.
+
+Each axis gets its options from the part it plays: rows, columns or k of a contraction, a reduced axis, the contiguous axis of a
+pointwise kernel. The schedules of a kernel are the product of the options, a few dozen, and `eqsat.cost` ranks them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
+from math import prod
 
 from eqsat.index import Axis
 from eqsat.tile import TileAxis
+from eqsat.work import Work
+
+SMALLEST_DOT = 16
+RESIDENT_LIMIT = 16384  # elements of a row held in registers
+LIMIT = 160  # schedules per kernel
 
 
 @dataclass(frozen=True)
@@ -19,3 +31,138 @@ class Schedule:
 
     def of(self, axis: Axis) -> TileAxis:
         return next(t for t in self.axes if t.axis == axis)
+
+    def __str__(self) -> str:
+        tiles = ", ".join(f"{t.axis}:{t.role}{'' if t.role == 'grid' and t.tile == 1 else f' {t.tile}'}" for t in self.axes)
+        return f"{tiles}; {self.num_warps} warps, {self.num_stages} stages"
+
+
+Option = tuple[int, str]  # tile, role
+
+
+def power_of_two(n: int) -> int:
+    """The least power of two that is at least n."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def schedules(work: Work) -> list[Schedule]:
+    """The schedules worth pricing, in a fixed order."""
+    options = _contracting(work) if work.contractions else _reducing(work) if work.bound_axes else _pointwise(work)
+    found: list[Schedule] = []
+    for choice in product(*(options[a] for a in work.axes)):
+        axes = tuple(TileAxis(a, tile, role) for a, (tile, role) in zip(work.axes, choice, strict=True))
+        if _consistent(work, axes):
+            found.extend(_with_warps(work, axes))
+        if len(found) >= LIMIT:
+            break
+    return found
+
+
+def _consistent(work: Work, axes: Sequence[TileAxis]) -> bool:
+    """Without contractions, an output axis is a loop exactly when the reductions it follows are loops of the same tile."""
+    if work.contractions:
+        return True
+    looped = {t.axis.extent: t.tile for t in axes[len(work.kernel.axes) :] if t.role == "loop"}
+    for t in axes[: len(work.kernel.axes)]:
+        if t.role == "loop" and looped.get(t.axis.extent) != t.tile:
+            return False
+        if t.role == "resident" and t.axis.extent in looped:
+            return False
+    return True
+
+
+def _with_warps(work: Work, axes: tuple[TileAxis, ...]) -> list[Schedule]:
+    block = prod(t.tile for t in axes if t.axis in work.kernel.axes)
+    if work.contractions:
+        many = sum(t.role == "grid" and t.count > 1 for t in axes) > 1
+        warps = (4, 8) if block >= 8192 else (4,)
+        return [Schedule(axes, w, stages, 8 if many else 1) for w in warps for stages in (3, 2)]
+    block = max(block, prod(t.tile for t in axes if t.role != "grid"))
+    return [Schedule(axes, min(16, max(1, power_of_two(block // 512))), 2, 1)]
+
+
+def main_axis(axes: Iterable[Axis]) -> Axis:
+    """The axis of a group that gets the block of a matrix instruction: the longest, the later one of equals."""
+    return max(sorted(axes), key=lambda a: a.extent)
+
+
+def _tiles(extent: int, tiles: Iterable[int]) -> list[int]:
+    """Those tiles that are not wastefully larger than the extent."""
+    limit = max(SMALLEST_DOT, power_of_two(extent))
+    return [t for t in tiles if t <= limit] or [limit]
+
+
+def _contracting(work: Work) -> dict[Axis, list[Option]]:
+    rows = {main_axis(c.rows) for c in work.contractions}
+    columns = {main_axis(c.columns) for c in work.contractions}
+    ks = {c.k for c in work.contractions}
+    nested = any(c.rows | c.columns & set(work.bound_axes) for c in work.contractions) and len(work.contractions) > 1
+    options: dict[Axis, list[Option]] = {}
+    for axis in work.kernel.axes:
+        if axis in columns and axis.extent <= 256 and nested:
+            options[axis] = [(max(SMALLEST_DOT, power_of_two(axis.extent)), "grid")]
+        elif axis in rows | columns:
+            options[axis] = [(t, "grid") for t in _tiles(axis.extent, (16, 32, 64, 128) + ((256,) if axis in columns else ()))[-4:]]
+        else:
+            options[axis] = [(1, "grid")]
+    for axis in work.bound_axes:
+        whole = max(SMALLEST_DOT, power_of_two(axis.extent))
+        if axis in ks | rows | columns:
+            if whole <= 128 and axis in ks and axis not in rows | columns:
+                options[axis] = [(whole, "resident")]
+            else:
+                options[axis] = [(t, "loop") for t in _tiles(axis.extent, (32, 64, 128) if axis in rows | columns else (32, 64))]
+        else:
+            options[axis] = [(whole, "resident") if whole <= 64 else (64, "loop")]
+    return options
+
+
+def _reducing(work: Work) -> dict[Axis, list[Option]]:
+    contiguous = work.contiguous
+    options: dict[Axis, list[Option]] = {}
+    extents = {a.extent for a in work.bound_axes}
+    by_rows = contiguous in work.bound_axes
+    for axis in work.bound_axes:
+        whole = power_of_two(axis.extent)
+        if by_rows and axis != contiguous:
+            options[axis] = [(1, "loop")] if axis.extent > 1 else [(1, "resident")]
+            continue
+        loop_tiles = (1024, 4096) if by_rows else (16, 64, 256)
+        options[axis] = [(t, "loop") for t in loop_tiles if t < whole]
+        if whole <= (RESIDENT_LIMIT if by_rows else 64):
+            options[axis].insert(0, (whole, "resident"))
+        if not options[axis]:
+            options[axis] = [(whole, "resident")]
+    for position, axis in enumerate(work.kernel.axes):
+        last = position == len(work.kernel.axes) - 1
+        whole = power_of_two(axis.extent)
+        if axis.extent in extents and last and by_rows:
+            resident = [(whole, "resident")] if whole <= RESIDENT_LIMIT else []
+            options[axis] = resident + [(t, "loop") for t in (1024, 4096) if t < whole]
+            continue
+        if by_rows:
+            near = position == len(work.kernel.axes) - 1 or (position == len(work.kernel.axes) - 2 and work.kernel.axes[-1].extent in extents)
+            small = min(RESIDENT_LIMIT, max(power_of_two(a.extent) for a in work.bound_axes))
+            options[axis] = [(t, "grid") for t in ((1, 2, 4, 8, 16, 32) if near else (1,)) if t <= whole and (t == 1 or t * small <= 8192)]
+        else:
+            options[axis] = [(t, "grid") for t in ((32, 64, 128, 256) if last else (1,)) if t <= whole or t == 32]
+    return options
+
+
+def _pointwise(work: Work) -> dict[Axis, list[Option]]:
+    axes = work.kernel.axes
+    if not axes:
+        return {}
+    options: dict[Axis, list[Option]] = {a: [(1, "grid")] for a in axes}
+    last = axes[-1]
+    transposed = {r for r in work.contiguous_axes if r != last and r in axes}
+    options[last] = [(t, "grid") for t in ((32, 64) if transposed else (128, 256, 512, 1024)) if t < 2 * power_of_two(last.extent)] or [
+        (power_of_two(last.extent), "grid")
+    ]
+    if transposed:
+        for axis in transposed:
+            options[axis] = [(t, "grid") for t in (32, 64) if t < 2 * power_of_two(axis.extent)] or [(power_of_two(axis.extent), "grid")]
+    elif len(axes) > 1:
+        row = axes[-2]
+        options[row] = [(t, "grid") for t in (1, 2, 4, 8, 16, 32) if t <= power_of_two(row.extent) and t * options[last][-1][0] <= 4096]
+    return options

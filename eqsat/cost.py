@@ -1,0 +1,171 @@
+"""The cost of a kernel: a roofline over its schedules.
+
+A kernel's work (`eqsat.work`) says how many operations each unit does, and over which axes. A schedule turns axes into padded extents and tile counts, and the time is
+the launch plus the largest of the unit times (a tenth of the others is added, since overlap is never perfect).
+All schedules of a kernel are priced at once, as NumPy vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import numpy as np
+
+from eqsat.devices import Device
+from eqsat.index import Axis
+from eqsat.scalars import DTYPES
+from eqsat.schedule import Schedule
+from eqsat.work import Work
+
+OVERLAP_LOSS = 0.1
+REGISTER_NBYTES = 256 * 1024  # of one multiprocessor
+MISS = 0.3  # share of repeated reads that leave L2 when the working set exceeds it
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Predicted cost; adds up over kernels."""
+
+    seconds: float
+    launches: int
+    nbytes: int
+    flops: int
+    bound: str = ""  # what limits it: launch, dram, l2, tensor, vector, special
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.seconds + other.seconds, self.launches + other.launches, self.nbytes + other.nbytes, self.flops + other.flops)
+
+
+FREE = Cost(0.0, 0, 0, 0)
+
+
+def price(work: Work, schedules: Sequence[Schedule], device: Device) -> tuple[Cost, Schedule | None]:
+    """The best schedule and its cost; (a cost of infinite seconds, None) if no schedule fits the device."""
+    if not schedules:
+        return Cost(float("inf"), 1, work.nbytes, work.flops), None
+    priced = _Pricing(work, schedules, device)
+    seconds, bound = priced.seconds()
+    best = int(np.argmin(seconds))
+    if not np.isfinite(seconds[best]):
+        return Cost(float("inf"), 1, work.nbytes, work.flops), None
+    return Cost(float(seconds[best]), 1, work.nbytes, work.flops, bound[best]), schedules[best]
+
+
+class _Pricing:
+    """Vectors over schedules."""
+
+    def __init__(self, work: Work, schedules: Sequence[Schedule], device: Device) -> None:
+        self.work, self.device = work, device
+        self.tile: dict[Axis, np.ndarray] = {}
+        self.count: dict[Axis, np.ndarray] = {}
+        self.grid: dict[Axis, np.ndarray] = {}
+        self.loop: dict[Axis, np.ndarray] = {}
+        for n, axis in enumerate(work.axes):
+            tiles = [s.axes[n] for s in schedules]
+            self.tile[axis] = np.array([t.tile for t in tiles], float)
+            self.count[axis] = np.ceil(axis.extent / self.tile[axis])
+            self.grid[axis] = np.array([t.role == "grid" for t in tiles])
+            self.loop[axis] = np.array([t.role == "loop" for t in tiles])
+        self.warps = np.array([s.num_warps for s in schedules], float)
+        self.stages = np.array([s.num_stages for s in schedules], float)
+        self.one = np.ones(len(schedules))
+
+    def repeats(self, scope: frozenset[Axis]) -> np.ndarray:
+        """Programs that redo the same work because the scope lacks their grid axis."""
+        total = self.one.copy()
+        for axis in self.work.axes:
+            if axis not in scope:
+                total *= np.where(self.grid[axis], self.count[axis], 1.0)
+        return total
+
+    def volume(self, scope: frozenset[Axis]) -> np.ndarray:
+        """Points of a scope, padding included."""
+        total = self.one.copy()
+        for axis in scope:
+            if axis in self.tile:
+                total *= self.tile[axis] * self.count[axis]
+        return total
+
+    def block(self, scope: frozenset[Axis]) -> np.ndarray:
+        """Elements of one block over a scope."""
+        total = self.one.copy()
+        for axis in scope:
+            if axis in self.tile:
+                total *= self.tile[axis]
+        return total
+
+    def seconds(self) -> tuple[np.ndarray, list[str]]:
+        d = self.device
+        programs = prod((np.where(self.grid[a], self.count[a], 1.0) for a in self.work.axes), start=self.one)
+        residents = np.ceil(programs / d.multiprocessors) * d.multiprocessors
+        busy = programs / residents
+        few = np.minimum(1.0, programs / d.multiprocessors * 2.0)  # two programs a multiprocessor saturate memory
+        terms = {
+            "dram": self.dram_nbytes() / (d.dram_bytes_per_second * d.dram_efficiency) / few,
+            "l2": self.l2_nbytes / d.l2_bytes_per_second / few,
+            "tensor": self.tensor_seconds() / busy,
+            "vector": self.unit_seconds("vector", d.vector_flops / 2) / busy,
+            "special": self.unit_seconds("special", d.special_ops_per_second) / busy,
+        }
+        stack = np.stack(list(terms.values()))
+        top = stack.max(0)
+        seconds = d.launch_seconds + top + OVERLAP_LOSS * (stack.sum(0) - top)
+        seconds = np.where(self.fits(), seconds, np.inf)
+        names = [list(terms)[i] for i in stack.argmax(0)]
+        return seconds, [n if t > d.launch_seconds / 2 else "launch" for n, t in zip(names, top, strict=True)]
+
+    @cached_property
+    def l2_nbytes(self) -> np.ndarray:
+        total = self.one * sum(o.nbytes for o in self.work.kernel.outputs)
+        for r in self.work.reads:
+            looped = prod((np.where(self.loop[a], 0.0, 1.0) for a in r.scope if a in self.loop), start=self.one)
+            passes = np.where(looped > 0, 1.0, r.passes)
+            total = total + self.volume(r.scope) * self.repeats(r.scope) * passes * DTYPES[r.tensor.dtype].nbytes
+        return total
+
+    def dram_nbytes(self) -> np.ndarray:
+        compulsory = self.work.nbytes
+        extra = np.maximum(self.l2_nbytes - compulsory, 0.0)
+        overflow = min(1.0, max(0.0, compulsory / self.device.l2_nbytes - 0.6))
+        return compulsory + MISS * overflow * extra
+
+    def tensor_seconds(self) -> np.ndarray:
+        total = 0.0 * self.one
+        for c in self.work.contractions:
+            rows, columns = self.block(c.rows), self.block(c.columns)
+            peak = self.device.contraction_flops(c.dtype)
+            intensity = rows * columns / (rows + columns)
+            efficiency = self.device.tensor_efficiency * np.minimum(1.0, intensity / 48.0)
+            total = total + 2 * self.volume(c.scope) * self.repeats(c.scope) / (peak * efficiency)
+        return total
+
+    def unit_seconds(self, unit: str, rate: float) -> np.ndarray:
+        total = 0.0 * self.one
+        for (scope, u), operations in self.work.work.items():
+            if u == unit:
+                total = total + self.volume(scope) * self.repeats(scope) * operations
+        return total / rate
+
+    def fits(self) -> np.ndarray:
+        """Registers for what is alive at once, shared memory for the operands of contractions."""
+        registers, largest = 0.0 * self.one, 0.0 * self.one
+        for t in self.work.kernel.terms:
+            if t.head == "const" or (t in self.work.absorbed and t.bound is None):
+                continue
+            block = self.block(t.axes)
+            if t.head in ("reduce", "online"):
+                registers = registers + block * 4
+            else:
+                largest = np.maximum(largest, block * 4)
+        operand = 0.0 * self.one
+        for c in self.work.contractions:
+            width = DTYPES[c.dtype].nbytes
+            operand = operand + (self.block(c.rows | {c.k}) + self.block(c.columns | {c.k})) * width
+        contracts = bool(self.work.contractions)
+        shared = operand * self.stages
+        registers = registers + (0.5 if contracts else 2.0) * largest
+        limit = np.minimum(self.warps * 32 * 224 * 4, REGISTER_NBYTES * 0.9)
+        return (registers <= limit) & (shared <= self.device.shared_nbytes * 0.95)

@@ -1,0 +1,408 @@
+"""The e-graph: a region in, every term that the rules make equal out.
+
+A thin layer over egglog's low-level bindings (its high-level DSL costs 10 ms a rule and is quadratic in nodes).
+Nodes go in by table, rows come out by `freeze`; nothing is ever printed or extracted by the engine. Fusion is an
+equality here: beside each load of a defined tensor stands the term that defines it, at the load's index.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from math import copysign
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from eqsat.index import Axis, Index
+from eqsat.notation import Stored, Tensor, Term, const, const_value, substitute
+from eqsat.regions import Region
+from eqsat.rule import PHASES, SIGNATURES, Rule, lower
+from eqsat.scalars import DTYPES, REDUCTIONS, SCALARS
+
+MAX_AXES = 62  # axis sets are 64-bit masks
+_DTYPE_OF_BIT = {d.bit: d.name for d in DTYPES.values()}
+
+
+class UnsoundRule(AssertionError):
+    """Two terms of different dtype were made equal: some rule is wrong."""
+
+
+class Row(NamedTuple):
+    """An e-node: `head`, `data` and `dtype` as in `Term`, classes instead of operands, and the rule that made it."""
+
+    head: str
+    args: tuple[int, ...]
+    data: Any
+    dtype: str
+    rule: str | None
+
+
+@dataclass
+class Saturated:
+    """The frozen e-graph."""
+
+    classes: dict[int, list[Row]]
+    axes: dict[int, frozenset[Axis]]
+    class_of: dict[Stored, int]
+    stopped: str  # "saturated", or the budget that ended the search
+    seconds: float
+    growth: dict[str, int] = field(default_factory=dict)  # matches per rule
+
+    @property
+    def rows(self) -> int:
+        return sum(map(len, self.classes.values()))
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Limits of one saturation."""
+
+    seconds: float = 3.0
+    rows: int = 6000
+    iterations: int = 14
+    matches: int = 400  # per rule and iteration
+    nesting: int = 2  # contractions inlined into contractions
+
+
+class Engine:
+    """An egglog engine with the language and a set of rules loaded; `saturate` may be called for many regions."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        from egglog import bindings  # imported late: it costs half a second
+
+        self._bindings = bindings
+        self.rules = tuple(rules)
+        self._folder = tempfile.TemporaryDirectory(prefix="eqsat-")
+        self._graph = bindings.EGraph(fact_directory=self._folder.name)
+        for text in _declarations():
+            self._run(text)
+        for number, rule in enumerate(self.rules, 1):
+            for _, text in lower(rule, number):
+                self._run(text, rule.source)
+
+    def _run(self, text: str, where: str | None = None) -> Any:
+        try:
+            return self._graph.run_program(*self._graph.parse_program(text, where))
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+            raise RuntimeError(f"egglog: {str(error).strip()} in {text[:300]}") from None
+
+    def saturate(self, region: Region, budget: Budget | None = None) -> Saturated:
+        """All terms equal to the region's definitions that the rules reach within the budget."""
+        budget = budget or Budget()
+        start = time.perf_counter()
+        ingest = _Ingest(region, budget.nesting)
+        self._run("(push)")
+        try:
+            for name, rows in ingest.tables.items():
+                path = Path(self._folder.name, f"{name}.tsv")
+                path.write_text("".join("\t".join(map(str, row)) + "\n" for row in rows))
+                self._run(f'(input in_{name} "{name}.tsv")')
+            self._run("(run-schedule (saturate (run ingest)))")
+            stopped, growth = self._search(budget, start)
+            return self._read(ingest, stopped, growth, start)
+        finally:
+            self._run("(pop)")
+
+    def _search(self, budget: Budget, start: float) -> tuple[str, dict[str, int]]:
+        growth: dict[str, int] = {}
+        limit, previous = budget.matches, -1
+        self._step("(saturate (seq (saturate (run ana)) (run normalise)))", growth)
+        for _ in range(budget.iterations):
+            structural = f"(let-scheduler s (back-off :match-limit {limit} :ban-length 1))"
+            explore = f"(let-scheduler x (back-off :match-limit {max(limit // 8, 8)} :ban-length 1))"
+            self._step(
+                f"{structural} {explore} (seq (run-with s structural) (run-with x explore) (saturate (seq (saturate (run ana)) (run normalise))))",
+                growth,
+            )
+            size = self._size()
+            if size > budget.rows:
+                return f"row budget of {budget.rows}", growth
+            if time.perf_counter() - start > budget.seconds:
+                return f"time budget of {budget.seconds:g} s", growth
+            if size == previous:
+                if limit >= 64 * budget.matches:
+                    return "saturated", growth
+                limit *= 8
+            previous = size
+        return f"iteration budget of {budget.iterations}", growth
+
+    def _step(self, schedule: str, growth: dict[str, int]) -> None:
+        try:
+            (output,) = self._run(f"(run-schedule {schedule})")
+        except RuntimeError as error:
+            if "dtype" in str(error):
+                recent = ", ".join(sorted(growth)) or "none"
+                raise UnsoundRule(f"e-graph: terms of one class need one dtype, got two; rules fired so far: {recent}") from error
+            raise
+        for name, matches in output.report.num_matches_per_rule.items():
+            if matches and not name.startswith(("ana-", "ingest-")):
+                growth[name] = growth.get(name, 0) + matches
+
+    def _size(self) -> int:
+        span = self._bindings.RustSpan(__file__, 1, 1)
+        sizes = dict(self._graph.run_program(self._bindings.PrintSize(span, None))[0].sizes)
+        return sum(n for name, n in sizes.items() if name in SIGNATURES)
+
+    def _read(self, ingest: _Ingest, stopped: str, growth: dict[str, int], start: float) -> Saturated:
+        graph, functions = self._graph, self._graph.freeze().functions
+        ids: dict[Any, int] = {}
+        decode = {"i64": graph.value_to_i64, "f64": graph.value_to_f64}
+
+        def class_of(value: Any) -> int:
+            return ids.setdefault(value, len(ids))
+
+        rule_name: dict[int, str | None] = {0: None, **{n: r.name for n, r in enumerate(self.rules, 1)}}
+        raw: list[tuple[str, tuple[Any, ...], int, str | None]] = []
+        for name, signature in SIGNATURES.items():
+            rows = functions[name].rows
+            if not rows:
+                continue
+            tags = {tuple(r.inputs): graph.value_to_i64(r.output) for r in functions[f"by_{name}"].rows}
+            for row in rows:
+                if row.subsumed:
+                    continue
+                args = tuple(class_of(v) if s == "T" else decode[s](v) for s, v in zip(signature, row.inputs, strict=True))
+                raw.append((name, args, class_of(row.output), rule_name.get(tags.get(tuple(row.inputs), 0))))
+        dtype = {class_of(r.inputs[0]): _DTYPE_OF_BIT[graph.value_to_i64(r.output)] for r in functions["dtype"].rows}
+        axes = {class_of(r.inputs[0]): ingest.axes_of(graph.value_to_i64(r.output)) for r in functions["axes"].rows}
+        classes: dict[int, list[Row]] = {}
+        for name, args, out, rule in raw:
+            classes.setdefault(out, []).append(ingest.row(name, args, dtype[out], rule))
+        for rows in classes.values():
+            rows.sort(key=lambda r: (r.rule is not None, r.head, r.args, str(r.data)))
+        root = {graph.value_to_i64(r.inputs[0]): class_of(r.output) for r in functions["Id"].rows}
+        _drop_dead(classes)
+        class_of_tensor = {s: root[ingest.number[s.term]] for s in ingest.region.definitions}
+        return Saturated(classes, axes, class_of_tensor, stopped, time.perf_counter() - start, growth)
+
+
+def _drop_dead(classes: dict[int, list[Row]]) -> None:
+    """Remove rows that mention a class without rows (a scheduler can leave such)."""
+    while dead := [(c, r) for c, rows in classes.items() for r in rows if any(a not in classes for a in r.args)]:
+        for c, r in dead:
+            classes[c].remove(r)
+            if not classes[c]:
+                del classes[c]
+
+
+def _declarations() -> list[str]:
+    """The language in egglog: a constructor per operation, analyses, and a rule per input table."""
+    texts = ["(sort T)", "(constructor Id (i64) T :unextractable)"]
+    texts += ["(function axes (T) i64 :merge (& old new))", "(function dtype (T) i64 :no-merge)"]
+    texts += [f"(function {f} (i64) i64 :merge old)" for f in ("map_axes", "tensor_dtype", "leaf_dtype")]
+    texts += [f"(ruleset {r})" for r in ("ingest", "ana", *PHASES)]
+    for name, signature in SIGNATURES.items():
+        texts.append(f"(constructor {name} ({' '.join(signature)}) T)")
+        texts.append(f"(function by_{name} ({' '.join(signature)}) i64 :merge old)")
+        columns = " ".join("i64" if s == "T" else s for s in signature)
+        texts.append(f"(relation in_{name} (i64 {columns}))")
+        variables = [f"a{i}" for i in range(len(signature))]
+        args = " ".join(f"(Id {v})" if s == "T" else v for v, s in zip(variables, signature, strict=True))
+        texts.append(
+            f"(rule ((in_{name} i {' '.join(variables)})) ((union (Id i) ({name} {args})) (set (by_{name} {args}) 0))"
+            f' :ruleset ingest :name "ingest-{name}")'
+        )
+        texts.append(_analysis(name, signature))
+    texts.append("(relation in_union (i64 i64))")
+    texts.append('(rule ((in_union a b)) ((union (Id a) (Id b))) :ruleset ingest :name "ingest-union")')
+    for f in ("map_axes", "tensor_dtype", "leaf_dtype"):
+        texts.append(f"(relation in_{f} (i64 i64))")
+        texts.append(f'(rule ((in_{f} a b)) ((set ({f} a) b)) :ruleset ingest :name "ingest-{f}")')
+    return texts
+
+
+def _analysis(name: str, signature: tuple[str, ...]) -> str:
+    """The rule that sets axes and dtype of an operation from its operands."""
+    variables = [f"a{i}" for i in range(len(signature))]
+    terms = [v for v, s in zip(variables, signature, strict=True) if s == "T"]
+    facts = [f"(= e ({name} {' '.join(variables)}))"]
+    facts += [f"(= x_{v} (axes {v}))" for v in terms] + [f"(= d_{v} (dtype {v}))" for v in terms]
+    masks = [f"x_{v}" for v in terms]
+    dtype = f"d_{terms[-1]}" if terms else "0"
+    if name.startswith("S_") and SCALARS[name[2:]].result == "bool":
+        dtype = str(DTYPES["bool"].bit)
+    if name.startswith("R_") or name == "Online":
+        joined = _or(masks)
+        masks = [f"(^ (| {joined} a0) a0)"]
+    if name == "Cast":
+        dtype = "a1"
+    if name == "Const":
+        dtype = "a1"
+    if name in ("Pos", "Load", "Load1", "Load2"):
+        column = "a0" if name == "Pos" else "a1"
+        facts.append(f"(= m (map_axes {column}))")
+        masks.append("m")
+        if name == "Pos":
+            dtype = "a1"
+        else:
+            facts.append("(= td (tensor_dtype a0))")
+            dtype = "td"
+    if name == "Leaf":
+        facts.append("(= ld (leaf_dtype a0))")
+        dtype = "ld"
+    return f'(rule ({" ".join(facts)}) ((set (axes e) {_or(masks)}) (set (dtype e) {dtype})) :ruleset ana :name "ana-{name}")'
+
+
+def _or(masks: list[str]) -> str:
+    if not masks:
+        return "0"
+    result = masks[0]
+    for m in masks[1:]:
+        result = f"(| {result} {m})"
+    return result
+
+
+class _Ingest:
+    """Numbers the terms, axes, tensors and index tuples of a region, and inlines definitions beside their loads."""
+
+    def __init__(self, region: Region, nesting: int) -> None:
+        self.region = region
+        self.number: dict[Term, int] = {}
+        self.tables: dict[str, list[tuple[Any, ...]]] = {"map_axes": [], "tensor_dtype": [], "leaf_dtype": [], "union": []}
+        self._axes: list[Axis] = []
+        self._bit: dict[Axis, int] = {}
+        self._maps: dict[tuple[Index, ...], int] = {}
+        self._tensors: dict[Tensor, int] = {}
+        self._leaves: dict[Term, int] = {}
+        self._budget: dict[Term, int] = {}
+        self._defined = set(region.definitions)
+        for stored in region.definitions:
+            for axis in stored.axes:
+                self.bit(axis)
+            self.add(stored.term)
+            self._inline(stored.term, nesting)
+
+    def bit(self, axis: Axis) -> int:
+        if axis not in self._bit:
+            if len(self._axes) >= MAX_AXES:
+                raise OverflowError(f"region: at most {MAX_AXES} axes, got more; cut it smaller")
+            self._bit[axis] = 1 << len(self._axes)
+            self._axes.append(axis)
+        return self._bit[axis]
+
+    def axes_of(self, mask: int) -> frozenset[Axis]:
+        return frozenset(a for a in self._axes if mask & self._bit[a])
+
+    def map_id(self, indices: tuple[Index, ...]) -> int:
+        if indices not in self._maps:
+            self._maps[indices] = len(self._maps)
+            mask = 0
+            for axis in sorted(frozenset().union(*(i.axes for i in indices))):
+                mask |= self.bit(axis)
+            self.tables["map_axes"].append((self._maps[indices], mask))
+        return self._maps[indices]
+
+    def tensor_id(self, tensor: Tensor) -> int:
+        if tensor not in self._tensors:
+            self._tensors[tensor] = len(self._tensors)
+            self.tables["tensor_dtype"].append((self._tensors[tensor], DTYPES[tensor.dtype].bit))
+        return self._tensors[tensor]
+
+    def add(self, term: Term) -> int:
+        """Number of a term; its row goes to the table of its operation."""
+        for t in term.walk():
+            if t not in self.number:
+                self.number[t] = len(self.number)
+                name, columns = self._row_of(t)
+                self.tables.setdefault(name, []).append((self.number[t], *columns))
+        return self.number[term]
+
+    def _row_of(self, t: Term) -> tuple[str, tuple[Any, ...]]:
+        args = tuple(self.number[a] for a in t.args)
+        match t.head:
+            case "const":
+                if (value := _exact_float(t)) is not None:
+                    return "Const", (value, DTYPES[t.dtype].bit)
+                self._leaves[t] = len(self._leaves)
+                self.tables["leaf_dtype"].append((self._leaves[t], DTYPES[t.dtype].bit))
+                return "Leaf", (self._leaves[t],)
+            case "pos":
+                return "Pos", (self.map_id((t.data,)), DTYPES[t.dtype].bit)
+            case "load":
+                return f"Load{len(args) or ''}", (self.tensor_id(t.tensor), self.map_id(t.indices), *args)
+            case "cast":
+                return "Cast", (*args, DTYPES[t.dtype].bit)
+            case "reduce":
+                return f"R_{t.data[0]}", (self.bit(t.data[1]), *args)
+            case "online":
+                return "Online", (self.bit(t.data[0]), *args, DTYPES[t.data[1]].bit)
+        return f"S_{t.head}", args
+
+    def _inline(self, term: Term, nesting: int) -> None:
+        """Beside each load of a defined tensor put its term, while contractions nest at most `nesting` deep."""
+        if self._budget.get(term, -1) >= nesting:
+            return
+        self._budget[term] = nesting
+        below = nesting - 1 if is_contraction(term) else nesting
+        for arg in term.args:
+            self._inline(arg, below)
+        if term.head == "load" and not term.args and term.tensor in self._defined:
+            inlined = definition_at(term)
+            if nesting > 0 or not any(is_contraction(t) for t in inlined.walk()):
+                self.tables["union"].append((self.number[term], self.add(inlined)))
+                self._inline(inlined, nesting)
+
+    def row(self, name: str, args: tuple[Any, ...], dtype: str, rule: str | None) -> Row:
+        """Decode a frozen row."""
+        if name.startswith("S_"):
+            return Row(name[2:], args, None, dtype, rule)
+        if name.startswith("R_"):
+            return Row("reduce", args[1:], (name[2:], self._axis(args[0])), dtype, rule)
+        match name:
+            case "Cast":
+                return Row("cast", args[:1], None, dtype, rule)
+            case "Const":
+                return Row("const", (), const(args[0], dtype).data, dtype, rule)
+            case "Leaf":
+                return Row("const", (), next(t for t, n in self._leaves.items() if n == args[0]).data, dtype, rule)
+            case "Pos":
+                return Row("pos", (), self._map(args[0])[0], dtype, rule)
+            case "Online":
+                return Row("online", args[1:3], (self._axis(args[0]), _DTYPE_OF_BIT[args[3]]), dtype, rule)
+        tensors = list(self._tensors)
+        return Row("load", args[2:], (tensors[args[0]], self._map(args[1])), dtype, rule)
+
+    def _axis(self, bit: int) -> Axis:
+        return self._axes[bit.bit_length() - 1]
+
+    def _map(self, number: int) -> tuple[Index, ...]:
+        return list(self._maps)[number]
+
+
+def definition_at(term: Term) -> Term:
+    """The term that a load of a defined tensor stands for."""
+    tensor = term.tensor
+    assert isinstance(tensor, Stored)
+    indices = [i for i, n in zip(term.indices, tensor.shape, strict=True) if n != 1]
+    return substitute(tensor.term, dict(zip(tensor.axes, indices, strict=True)))
+
+
+def is_contraction(term: Term) -> bool:
+    """A sum of products of which each factor has an axis that the other lacks."""
+    if term.head != "reduce" or term.data[0] != "sum":
+        return False
+    body = term.args[0]
+    while body.head == "reduce":
+        body = body.args[0]
+    return body.head == "mul" and bool(body.args[0].axes - body.args[1].axes) and bool(body.args[1].axes - body.args[0].axes)
+
+
+def _exact_float(t: Term) -> float | None:
+    """The value as a float if the engine can hold it: it knows neither -0.0 nor NaN nor integers beyond 2**53."""
+    value = const_value(t)
+    as_float = float(value)
+    if as_float != as_float or (as_float == 0 and copysign(1, as_float) < 0) or (isinstance(value, int) and int(as_float) != value):
+        return None
+    return as_float
+
+
+def loads_in(term: Term) -> Iterable[Tensor]:
+    """Tensors read by a term."""
+    return dict.fromkeys(t.tensor for t in term.walk() if t.head == "load")
+
+
+assert set(REDUCTIONS) <= {n[2:] for n in SIGNATURES if n.startswith("R_")}

@@ -1,0 +1,290 @@
+"""Regions: what is optimised in one e-graph.
+
+The tensors of a reading are first brought into canonical form: bound axes get the lowest names that capture nothing
+(looking through the definitions of loaded tensors, so that alpha-equal terms stay equal after inlining), and tensors that no
+kernel boundary could want are inlined for good. The rest is cut where a single tensor is live, which has to be stored
+anyway. Regions of equal structure share a key and are optimised once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from eqsat.index import Axis, Index
+from eqsat.notation import Stored, Tensor, Term, bound_level, load, rebuild, substitute
+from eqsat.scalars import SCALARS
+
+MAX_DEFINITIONS = 28  # beyond this many stored tensors a region is cut where the fewest bytes are live
+
+
+@dataclass(frozen=True)
+class Region:
+    """Definitions in program order; each loads region inputs or earlier definitions."""
+
+    inputs: tuple[Tensor, ...]
+    definitions: tuple[Stored, ...]
+    outputs: tuple[Stored, ...]
+    constant: frozenset[Tensor] = frozenset()  # inputs whose values never change
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for regions that differ in tensor names only."""
+        number: dict[Tensor, int] = {}
+        rows: list[Any] = [(t.shape, t.dtype, t in self.constant) for t in self.inputs]
+        number.update((t, i) for i, t in enumerate(self.inputs))
+        for definition in self.definitions:
+            rows.append((definition.shape, definition.dtype, definition.axes, _structure(definition.term, number), definition in self.outputs))
+            number[definition] = len(number)
+        return tuple(rows)
+
+
+def _structure(term: Term, number: dict[Tensor, int]) -> Hashable:
+    position: dict[Term, int] = {}
+    rows = []
+    for t in term.walk():
+        data = (number[t.tensor], t.data[1]) if t.head == "load" else t.data
+        rows.append((t.head, tuple(position[a] for a in t.args), data, t.dtype))
+        position[t] = len(position)
+    return tuple(rows)
+
+
+# --- canonical names of bound axes --------------------------------------------------------------------------------
+
+
+class Canonical:
+    """Rebuilds definitions with canonical bound axes; keeps the map from old to new tensors."""
+
+    def __init__(self) -> None:
+        self.renamed: dict[Tensor, Tensor] = {}
+        self._inline: set[Tensor] = set()
+        self._levels: dict[tuple[Term, frozenset[Axis]], int] = {}
+        self._fresh = itertools.count()
+
+    def define(self, stored: Stored, keep: bool) -> None:
+        """Add a definition; when not kept, its loads are replaced by its term from now on."""
+        term = self.term(stored.term)
+        self.renamed[stored] = Stored(stored.name, stored.shape, stored.dtype, term, stored.axes)
+        if not keep:
+            self._inline.add(stored)
+
+    def term(self, term: Term) -> Term:
+        return self._visit(term, {})
+
+    def _visit(self, term: Term, memo: dict[Term, Term]) -> Term:
+        if term in memo:
+            return memo[term]
+        if (axis := term.bound) is not None:
+            result = self._bind(term, axis)
+        else:
+            args = tuple(self._visit(a, memo) for a in term.args)
+            result = self._load(term, args) if term.head == "load" else rebuild(term, args)
+        memo[term] = result
+        return result
+
+    def _load(self, term: Term, operands: tuple[Term, ...]) -> Term:
+        tensor = self.renamed.get(term.tensor, term.tensor)
+        if term.tensor in self._inline and not operands:
+            assert isinstance(tensor, Stored)
+            return self.inlined(tensor, term.indices)
+        return load(tensor, term.indices, operands)
+
+    def inlined(self, tensor: Stored, indices: Sequence[Index]) -> Term:
+        """The definition of `tensor` at an index."""
+        values = {axis: index for axis, index in zip(_axis_per_dimension(tensor), indices, strict=True) if axis is not None}
+        return substitute(tensor.term, values)
+
+    def _bind(self, term: Term, axis: Axis) -> Term:
+        """Give the bound axis the lowest name that no binder below it would capture."""
+        placeholder = Axis(f"_{next(self._fresh)}", axis.extent)
+        opened = [substitute(a, {axis: Index.of(placeholder)}) for a in term.args]
+        args = [self._visit(a, {}) for a in opened]
+        level = max(self.level(a, frozenset([placeholder])) for a in args)
+        name = Axis(f"r{level}", axis.extent)
+        closed = tuple(substitute(a, {placeholder: Index.of(name)}) for a in args)
+        data = (term.data[0], name) if term.head == "reduce" else (name, *term.data[1:])
+        return Term(term.head, closed, data, term.dtype)
+
+    def level(self, term: Term, wanted: frozenset[Axis]) -> int:
+        """As notation.level_of, looking through the definitions of loaded tensors."""
+        key = (term, wanted)
+        if key not in self._levels:
+            self._levels[key] = self._level(term, wanted)
+        return self._levels[key]
+
+    def _level(self, term: Term, wanted: frozenset[Axis]) -> int:
+        if not (term.axes & wanted):
+            return 0
+        if term.head == "load":
+            below = max((self.level(a, wanted) for a in term.args), default=0)
+            if not isinstance(term.tensor, Stored):
+                return below
+            dims = zip(_axis_per_dimension(term.tensor), term.indices, strict=True)
+            inner = frozenset(axis for axis, index in dims if axis is not None and index.axes & wanted)
+            return max(below, self.level(term.tensor.term, inner))
+        below = max((self.level(a, wanted) for a in term.args), default=0)
+        bound = term.bound
+        return below if bound is None else max(below, bound_level(bound) + 1)
+
+
+def _axis_per_dimension(tensor: Stored) -> list[Axis | None]:
+    axes = iter(tensor.axes)
+    return [next(axes) if n != 1 else None for n in tensor.shape]
+
+
+# --- which tensors may be kernel boundaries -----------------------------------------------------------------------
+
+
+def boundaries(steps: Sequence[Any], needed: set[Tensor]) -> set[Stored]:
+    """The stored tensors that a kernel boundary could want.
+
+    Needed elsewhere (program outputs, operands of opaque calls), the result of a reduction, the operand of a
+    contraction, or shared by several boundaries; anything else is inlined for good, which loses no choice that pays.
+    """
+    stored = [s for s in steps if isinstance(s, Stored)]
+    keep: set[Tensor] = needed & set(stored)
+    consumers: dict[Tensor, set[Stored]] = defaultdict(set)
+    for s in stored:
+        for tensor in _loaded(s.term):
+            consumers[tensor].add(s)
+        if any(t.head in ("reduce", "online") for t in s.term.walk()):
+            keep.add(s)
+            keep.update(_contraction_operands(s.term))
+        keep.update(t.tensor for t in s.term.walk() if t.head == "load" and t.args and t.tensor in consumers)
+    reached: dict[Tensor, frozenset[Tensor]] = {}
+    for s in reversed(stored):
+        beyond = [reached[c] if c not in keep else frozenset([c]) for c in consumers[s]]
+        reached[s] = frozenset().union(*beyond)
+        if s not in keep and len(reached[s]) > 1 and _worth_storing(s):
+            keep.add(s)
+    return {s for s in stored if s in keep and (s in needed or _loaded(s.term))}
+
+
+def _loaded(term: Term) -> set[Tensor]:
+    return {t.tensor for t in term.walk() if t.head == "load"}
+
+
+def _worth_storing(stored: Stored) -> bool:
+    """Sharing a tensor pays only if computing it costs more than loading it."""
+    return any(t.head in SCALARS and SCALARS[t.head].unit == "special" for t in stored.term.walk())
+
+
+def _contraction_operands(term: Term) -> set[Tensor]:
+    found: set[Tensor] = set()
+    for t in term.walk():
+        if t.head == "reduce" and t.data[0] == "sum":
+            body = t.args[0]
+            while body.head in ("cast", "reduce"):
+                body = body.args[0]
+            if body.head == "mul" and body.args[0].axes != body.args[1].axes:
+                found |= _loaded(body)
+    return found
+
+
+# --- cutting --------------------------------------------------------------------------------------------------------
+
+
+def canonical_steps(steps: Sequence[Any], outputs: Iterable[Tensor]) -> tuple[list[Any], dict[Tensor, Tensor]]:
+    """Steps with canonical definitions of the tensors worth keeping; opaque calls stay. Also the map old -> new tensor."""
+    needed = set(outputs) | {t for s in steps if not isinstance(s, Stored) for t in s.inputs if isinstance(t, Tensor)}
+    keep = boundaries(steps, needed)
+    canonical = Canonical()
+    result: list[Any] = []
+    for step in steps:
+        if isinstance(step, Stored):
+            canonical.define(step, step in keep)
+            if step in keep:
+                result.append(canonical.renamed[step])
+        else:
+            result.append(step)
+    return result, canonical.renamed
+
+
+def cut(steps: Sequence[Any], outputs: Iterable[Tensor], constant: frozenset[Tensor]) -> list[Region | Any]:
+    """Regions and opaque calls in program order."""
+    wanted = set(outputs)
+    last_use: dict[Tensor, int] = {t: len(steps) for t in wanted}
+    for i, step in enumerate(steps):
+        for tensor in _inputs(step):
+            last_use[tensor] = max(last_use.get(tensor, 0), i)
+    parts: list[Region | Any] = []
+    start = 0
+    for end in _ends(steps, last_use):
+        block = steps[start:end]
+        if len(block) == 1 and not isinstance(block[0], Stored):
+            parts.append(block[0])
+        elif block:
+            parts.append(_region(block, {t for t in last_use if last_use[t] >= end}, constant))
+        start = end
+    return parts
+
+
+def _inputs(step: Any) -> list[Tensor]:
+    if isinstance(step, Stored):
+        return list(dict.fromkeys(t.tensor for t in step.term.walk() if t.head == "load"))
+    return [t for t in step.inputs if isinstance(t, Tensor)]
+
+
+def _ends(steps: Sequence[Any], last_use: dict[Tensor, int]) -> list[int]:
+    """Positions at which to cut: around calls, at a residual, and where a region would grow too large.
+
+    A residual is the only live tensor, and lives on beyond a contraction: it is stored in any case, so a cut loses nothing.
+    """
+    ends: list[int] = []
+    live: dict[Tensor, int] = {}
+    contracts = [isinstance(s, Stored) and bool(_contraction_operands(s.term)) for s in steps]
+    start = 0
+    crossing: list[int] = []
+    for i, step in enumerate(steps):
+        is_call = not isinstance(step, Stored)
+        if is_call:
+            ends += [i, i + 1]
+            start = i + 1
+        for tensor in step.outputs if is_call else (step,):
+            live[tensor] = tensor.nbytes
+        live = {t: n for t, n in live.items() if last_use.get(t, -1) > i}
+        crossing.append(sum(live.values()))
+        if is_call:
+            continue
+        if len(live) <= 1 and all(any(contracts[i + 1 : last_use[t]]) for t in live):
+            ends.append(i + 1)
+            start = i + 1
+        elif i + 1 - start > MAX_DEFINITIONS:
+            half = start + MAX_DEFINITIONS // 2
+            best = min(range(half, i + 1), key=lambda j: crossing[j])
+            ends.append(best + 1)
+            start = best + 1
+    ends.append(len(steps))
+    return sorted(set(ends))
+
+
+def _region(block: Sequence[Stored], wanted: set[Tensor], constant: frozenset[Tensor]) -> Region:
+    inside = set(block)
+    inputs = dict.fromkeys(t for s in block for t in _inputs(s) if t not in inside)
+    return Region(tuple(inputs), tuple(block), tuple(s for s in block if s in wanted), constant & set(inputs))
+
+
+def local(region: Region) -> tuple[Region, dict[Tensor, Tensor]]:
+    """The region over leaf inputs (an input that another region defines is a plain buffer here), and the map to it."""
+    mapping: dict[Tensor, Tensor] = {t: Tensor(t.name, t.shape, t.dtype) for t in region.inputs}
+    for s in region.definitions:
+        mapping[s] = Stored(s.name, s.shape, s.dtype, retarget(s.term, mapping), s.axes)
+    outputs = tuple(mapping[s] for s in region.outputs)
+    definitions = tuple(mapping[s] for s in region.definitions)
+    constant = frozenset(mapping[t] for t in region.constant)
+    return Region(tuple(mapping[t] for t in region.inputs), definitions, outputs, constant), mapping  # type: ignore[arg-type]
+
+
+def retarget(term: Term, tensors: dict[Tensor, Tensor], memo: dict[Term, Term] | None = None) -> Term:
+    """The same term over other tensors."""
+    memo = {} if memo is None else memo
+    if term not in memo:
+        args = tuple(retarget(a, tensors, memo) for a in term.args)
+        if term.head == "load":
+            memo[term] = load(tensors.get(term.tensor, term.tensor), term.indices, args)
+        else:
+            memo[term] = rebuild(term, args)
+    return memo[term]

@@ -1,0 +1,146 @@
+"""What a kernel does, before any schedule: operations by unit and axes, reads, contractions."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from eqsat.index import Axis
+from eqsat.notation import Kernel, Tensor, Term
+from eqsat.scalars import DTYPES, SCALARS
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """A sum over `k` of a product whose factors have the axes rows + k and columns + k (and `shared` ones)."""
+
+    term: Term
+    rows: frozenset[Axis]
+    columns: frozenset[Axis]
+    k: Axis
+    dtype: str  # of the operands as the hardware sees them
+    scope: frozenset[Axis]
+
+
+@dataclass(frozen=True)
+class Read:
+    """A load and how often it is repeated when a reduction axis is traversed by loops."""
+
+    tensor: Tensor
+    scope: frozenset[Axis]
+    passes: int
+
+
+class Work:
+    """What a kernel does, before any schedule."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        bound = dict.fromkeys(t.bound for t in kernel.terms if t.bound is not None)
+        self.bound_axes: tuple[Axis, ...] = tuple(a for a in bound if a not in kernel.axes)
+        self.axes: tuple[Axis, ...] = (*kernel.axes, *self.bound_axes)
+        self.contractions = [c for t in kernel.terms if (c := contraction(t)) is not None]
+        self.absorbed = self._inside_contractions()
+        self.passes = _passes(kernel)
+
+    def _inside_contractions(self) -> set[Term]:
+        """Products and casts that a matrix instruction does by itself."""
+        inside: set[Term] = set()
+        for c in self.contractions:
+            operands = c.term.args if c.term.head == "online" else c.term.args[0].args
+            inside |= {c.term, *(() if c.term.head == "online" else (c.term.args[0],))}
+            inside |= {t for t in operands if t.head == "cast"}
+        return inside
+
+    @cached_property
+    def work(self) -> dict[tuple[frozenset[Axis], str], float]:
+        """Operations on one point of the scope, by (scope, unit)."""
+        total: dict[tuple[frozenset[Axis], str], float] = defaultdict(float)
+        for t in self.kernel.terms:
+            scope = t.axes | ({t.bound} if t.bound is not None else set())
+            if t.head == "online":
+                total[t.args[0].axes | {t.data[0]}, "special"] += 1.5
+                total[t.args[0].axes | {t.data[0]}, "vector"] += 4
+            if t in self.absorbed or t.head in ("load", "const"):
+                continue
+            row = SCALARS.get(t.head)
+            total[scope, row.unit if row else "vector"] += row.weight if row else 1.0
+        return dict(total)
+
+    @cached_property
+    def reads(self) -> list[Read]:
+        return [Read(t.tensor, t.axes, self.passes.get(t, 1)) for t in self.kernel.terms if t.head == "load"]
+
+    @cached_property
+    def contiguous_axes(self) -> list[Axis]:
+        """For each load, the axis along which neighbouring elements lie, most frequent first."""
+        count: dict[Axis, int] = defaultdict(int)
+        for t in self.kernel.terms:
+            if t.head == "load" and t.indices:
+                for atom, coefficient in t.indices[-1].terms:
+                    if isinstance(atom, Axis) and coefficient == 1:
+                        count[atom] += 1
+        return sorted(count, key=lambda a: (-count[a], a))
+
+    @cached_property
+    def contiguous(self) -> Axis | None:
+        """The axis to traverse fastest: a reduced one if any load runs along it, else the most frequent one."""
+        along = [a for a in self.contiguous_axes if a in self.bound_axes]
+        return (along or self.contiguous_axes or [None])[0]
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Compulsory traffic: what is read of each tensor (at most all of it), and what is written."""
+        read: dict[Tensor, int] = defaultdict(int)
+        for r in self.reads:
+            read[r.tensor] += prod(a.extent for a in r.scope) * DTYPES[r.tensor.dtype].nbytes
+        return sum(min(n, t.nbytes) for t, n in read.items()) + sum(o.nbytes for o in self.kernel.outputs)
+
+    @cached_property
+    def flops(self) -> int:
+        total = sum(2 * prod(a.extent for a in c.scope) for c in self.contractions)
+        return int(total + sum(prod(a.extent for a in scope) * n for (scope, _), n in self.work.items()))
+
+
+def contraction(t: Term) -> Contraction | None:
+    """A term as a contraction, or None."""
+    if t.head == "reduce" and t.data[0] == "sum" and t.args[0].head == "mul":
+        a, b = t.args[0].args
+        k = t.data[1]
+        dtype = _operand_dtype(a, b)
+    elif t.head == "online":
+        a, b = t.args
+        k = t.data[0]
+        dtype = t.data[1] if _operand_dtype(b, b) == t.data[1] else "float32"
+    else:
+        return None
+    rows, columns = a.axes - b.axes - {k}, b.axes - a.axes - {k}
+    if not rows or not columns or k not in a.axes or k not in b.axes:
+        return None
+    return Contraction(t, rows, columns, k, dtype, a.axes | b.axes)
+
+
+def _operand_dtype(a: Term, b: Term) -> str:
+    """The dtype that matrix hardware sees: the source of exact widening casts where both operands agree."""
+    sources = {x.args[0].dtype if x.head == "cast" and DTYPES[x.args[0].dtype].nbytes < DTYPES[x.dtype].nbytes else x.dtype for x in (a, b)}
+    return sources.pop() if len(sources) == 1 else a.dtype
+
+
+def _passes(kernel: Kernel) -> dict[Term, int]:
+    """How many loops over a bound axis evaluate each term, if that axis is traversed by loops.
+
+    A reduction that depends on another over the same axis needs a later loop; what both use is evaluated in both.
+    """
+    phase: dict[Term, int] = {}
+    used: dict[Term, set[tuple[Axis, int]]] = defaultdict(set)
+    for t in kernel.terms:
+        if (k := t.bound) is not None:
+            earlier = [phase[u] for a in t.args for u in a.walk() if u.bound == k and u in phase]
+            phase[t] = 1 + max(earlier, default=0)
+            for a in t.args:
+                for u in a.walk():
+                    if k in u.axes:
+                        used[u].add((k, phase[t]))
+    return {t: len(phases) for t, phases in used.items()}
