@@ -1,0 +1,356 @@
+"""Lowering: a kernel and a schedule become a tile program.
+
+Nothing here knows a softmax or a matmul. A term is evaluated once at each place, as far out as its free axes allow; a
+reduction over a loop axis becomes a loop that carries an accumulator, shared with every other reduction over that
+axis that is ready at the same place; a sum of products whose operands each have an axis of their own is a dot.
+Masks, identities in padding, guards and the dtype of every operation are decided here, once for all targets.
+"""
+
+from __future__ import annotations
+
+import builtins
+import keyword
+from collections.abc import Callable, Iterable
+from functools import cached_property
+
+import ml_dtypes  # noqa: F401  registers bfloat16 and float8 with NumPy
+import numpy as np
+
+from eqsat.index import Axis, Index
+from eqsat.notation import Kernel, Stored, Term, const, const_value, dimension_indices, reduce, scalar
+from eqsat.scalars import DTYPES, REDUCTIONS, SCALARS
+from eqsat.schedule import Schedule
+from eqsat.tile import Carry, Cast, Compute, Const, Dot, Load, Loop, Position, Reduce, Statement, Store, TileProgram, Value
+from eqsat.tiling import Guard, Tiling, identity_of, settled, weights
+
+WIDE = 2**31
+UNROUNDED = {"max", "min", "neg", "abs", "where", "floor", "ceil", "sign"}  # the result is an operand, or as short as one
+
+
+def lower(kernel: Kernel, schedule: Schedule) -> TileProgram:
+    """The tile program of `kernel` under `schedule`; ValueError if the schedule does not fit the kernel."""
+    tiling = Tiling(kernel, schedule)
+    return TileProgram(
+        kernel.name,
+        kernel.inputs,
+        kernel.outputs,
+        tiling.used,
+        _Lowering(tiling).body(),
+        schedule.num_warps,
+        schedule.num_stages,
+        schedule.group,
+        _header(kernel, tiling),
+    )
+
+
+def _header(kernel: Kernel, tiling: Tiling) -> tuple[str, ...]:
+    tiles = ", ".join(f"{t.axis.name}:{t.axis.extent} by {t.tile} ({t.role})" for t in tiling.used)
+    return (
+        *kernel.formula.splitlines(),
+        *(f"in  {t}" for t in kernel.inputs),
+        *(f"out {t.name}: {t.dtype}[{','.join(map(str, t.shape))}]" for t in kernel.outputs),
+        f"tiles {tiles or 'none'}",
+    )
+
+
+class _Held(Term):
+    """A value that a loop carries, named inside the loop: data is (reduction, "old" or "new")."""
+
+    @cached_property
+    def axes(self) -> frozenset[Axis]:  # the loop's axis is among them, which keeps it inside the loop
+        reduction: Term = self.data[0]
+        return reduction.axes | {reduction.bound}  # type: ignore[arg-type]
+
+
+class _Scope:
+    """A place for statements: the top of the program or the inside of a loop over `axis`."""
+
+    def __init__(self, roots: Iterable[Term], parent: _Scope | None = None, axis: Axis | None = None):
+        self.roots, self.parent, self.axis = tuple(roots), parent, axis
+        self.body: list[Statement] = []
+        self.memo: dict[tuple[Term, str], Value] = {}
+        self.open: frozenset[Axis] = (parent.open if parent else frozenset()) | ({axis} if axis else frozenset())
+
+    def home(self, term: Term) -> _Scope:
+        """The outermost place at which the loop axes of `term` have values."""
+        scope = self
+        while scope.parent is not None and scope.axis not in term.axes:
+            scope = scope.parent
+        return scope
+
+
+class _Names:
+    """Unique names for values: none is a tensor, an axis, a keyword, a builtin or something a printer may use."""
+
+    def __init__(self, kernel: Kernel, tiling: Tiling):
+        self.taken = {*keyword.kwlist, *keyword.softkwlist, *dir(builtins), *_PRINTERS, kernel.name}
+        self.taken |= {t.name for t in (*kernel.inputs, *kernel.outputs)} | {a.name for a in tiling.tiles}
+
+    def fresh(self, base: str) -> str:
+        """`base` or the nearest free name to it."""
+        base = f"{base}_" if keyword.iskeyword(base) or base in dir(builtins) else base
+        name, number = base, 1
+        while name in self.taken:
+            name, number = f"{base}_{number}", number + 1
+        self.taken.add(name)
+        return name
+
+
+_PRINTERS = ("tl", "triton", "libdevice", "jax", "jnp", "lax", "np", "pl", "pltriton", "pid")
+
+
+class _Lowering:
+    """Emits the statements of one kernel.
+
+    Values are remembered per place, term and stage: "value" has the term's dtype; "wide" has the dtype to compute in and
+    is rounded to the term's; "raw" has the dtype to compute in, before rounding.
+    """
+
+    def __init__(self, tiling: Tiling):
+        self.tiling = tiling
+        self.names = _Names(tiling.kernel, tiling)
+        self.top = _Scope(term for _, term in tiling.outputs)
+
+    def body(self) -> tuple[Statement, ...]:
+        """All statements, outputs without loops first."""
+        nests: dict[tuple[Axis, ...], list[tuple[Stored, Term]]] = {}
+        for output, term in self.tiling.outputs:
+            loops = self.tiling.loops(output.axes)
+            nests.setdefault(tuple(a for a in self.tiling.tiles if a in loops), []).append((output, term))
+        for axes in sorted(nests, key=len):
+            self._nest(axes, nests[axes], self.top)
+        return tuple(self.top.body)
+
+    def _nest(self, axes: tuple[Axis, ...], outputs: list[tuple[Stored, Term]], scope: _Scope) -> None:
+        if axes:
+            inner = _Scope((term for _, term in outputs), scope, axes[0])
+            self._nest(axes[1:], outputs, inner)
+            scope.body.append(Loop(axes[0], (), tuple(inner.body)))
+            return
+        for output, term in outputs:
+            self._store(output, self.value(term, scope), scope)
+
+    # --- statements ---
+
+    def _new(self, base: str, dtype: str, axes: Iterable[Axis]) -> Value:
+        return Value(self.names.fresh(base), dtype, self.tiling.block(axes))
+
+    def _compute(self, scope: _Scope, op: str, *args: Value, name: str = "") -> Value:
+        dtype = "bool" if SCALARS[op].result == "bool" else args[-1].dtype
+        out = self._new(name or op, dtype, (a for arg in args for a in arg.axes))
+        scope.body.append(Compute(out, op, args))
+        return out
+
+    def _cast(self, scope: _Scope, arg: Value, dtype: str) -> Value:
+        if arg.dtype == dtype:
+            return arg
+        out = self._new(f"{_stem(arg.name)}_{_SHORT.get(dtype, dtype)}", dtype, arg.axes)
+        scope.body.append(Cast(out, arg))
+        return out
+
+    def _const(self, scope: _Scope, value: float | int | bool, dtype: str, axes: Iterable[Axis] = (), name: str = "c") -> Value:
+        out = self._new(name, dtype, axes)
+        scope.body.append(Const(out, value))
+        return out
+
+    def _store(self, output: Stored, value: Value, scope: _Scope) -> None:
+        # a grid axis that the output lacks: only its first position stores, or programs would race
+        missing = [t.axis for t in self.tiling.used if t.role == "grid" and t.axis not in output.axes]
+        guards: list[Guard] = [(Index.of(a), a.extent) for a in output.axes if self.tiling.ragged(a)]
+        guards += [(Index.of(a), 1) for a in missing]
+        axes = self.tiling.block((*output.axes, *missing))
+        index = dimension_indices(output.shape, output.axes)
+        value = self._cast(scope, value, output.dtype)
+        scope.body.append(Store(output, index, value, axes, tuple(guards), output.size >= WIDE))
+
+    # --- terms ---
+
+    def value(self, term: Term, scope: _Scope) -> Value:
+        """`term` in its own dtype."""
+        return self._remembered(term, "value", scope, self._value)
+
+    def wide(self, term: Term, scope: _Scope) -> Value:
+        """`term`, rounded to its own dtype, in the dtype to compute in."""
+        if DTYPES[term.dtype].compute == term.dtype:
+            return self.value(term, scope)
+        return self._remembered(term, "wide", scope, self._wide)
+
+    def _remembered(self, term: Term, stage: str, scope: _Scope, make: Callable[[Term, _Scope], Value]) -> Value:
+        home = scope.home(term)
+        if (term, stage) not in home.memo:
+            home.memo[term, stage] = make(term, home)
+        return home.memo[term, stage]
+
+    def _value(self, term: Term, scope: _Scope) -> Value:
+        match term.head:
+            case "load":
+                return self._load(term, scope)
+            case "const":
+                return self._const(scope, const_value(term), term.dtype)
+            case "pos":
+                return self._position(term, scope)
+            case "cast":
+                return self._cast(scope, self.wide(term.args[0], scope), term.dtype)
+        return self._cast(scope, self._remembered(term, "raw", scope, self._raw), term.dtype)
+
+    def _wide(self, term: Term, scope: _Scope) -> Value:
+        compute = DTYPES[term.dtype].compute
+        if term.head == "const":
+            return self._const(scope, float(np.asarray(const_value(term), term.dtype)), compute)
+        if term.head in UNROUNDED or (term.head == "reduce" and term.data[0] in UNROUNDED):
+            return self._remembered(term, "raw", scope, self._raw)
+        return self._cast(scope, self.value(term, scope), compute)
+
+    def _raw(self, term: Term, scope: _Scope) -> Value:
+        if term.bound is not None:
+            return self._reduction(term, scope)
+        return self._compute(scope, term.head, *(self.wide(a, scope) for a in term.args), name=_names_of(term))
+
+    def _load(self, term: Term, scope: _Scope) -> Value:
+        operands = tuple(self._address(self.value(a, scope), scope) for a in term.args)
+        tensor = term.tensor
+        out = self._new(f"{tensor.name}_tile", tensor.dtype, term.axes)
+        other = False if tensor.dtype == "bool" else 0.0 if DTYPES[tensor.dtype].kind == "float" else 0
+        guards = self.tiling.guards(term)
+        scope.body.append(Load(out, tensor, term.indices, operands, guards, other, tensor.size >= WIDE))
+        return out
+
+    def _address(self, value: Value, scope: _Scope) -> Value:
+        """An operand of an index, as a signed integer that holds it."""
+        return self._cast(scope, value, "int64" if value.dtype in ("int64", "uint32", "uint64") else "int32")
+
+    def _position(self, term: Term, scope: _Scope) -> Value:
+        index: Index = term.data
+        low, high = self.tiling.padded_range(index)
+        if low == high:
+            return self._value(const(low, term.dtype), scope)
+        dtype = "int64" if term.dtype == "int64" or low < -WIDE or high >= WIDE else "int32"
+        atoms = [str(a) for a in sorted(index.axes)]
+        out = self._new("_".join(["at", *atoms]) if len(atoms) == 1 and len(index.terms) == 1 else "index", dtype, index.axes)
+        scope.body.append(Position(out, index))
+        return self._cast(scope, out, term.dtype)
+
+    # --- reductions ---
+
+    def _reduction(self, term: Term, scope: _Scope) -> Value:
+        axis = term.bound
+        assert axis is not None
+        compute = DTYPES[term.dtype].compute
+        if axis.extent == 0:
+            return self._const(scope, 0 if term.head == "online" else identity_of(term.data[0], compute), compute)
+        if self.tiling.role(axis) == "loop":
+            self._loop(term, scope)
+            return scope.memo[term, "raw"]
+        return self._fold(term.data[0], axis, term.args[0], scope, None)
+
+    def _fold(self, name: str, axis: Axis, body: Term, scope: _Scope, state: Value | None) -> Value:
+        """Fold one tile of `body` into `state`."""
+        pair = self.tiling.contraction(axis, body) if name == "sum" else None
+        if pair is not None:
+            a, b = (self.value(x, scope) for x in pair)
+            out = self._new("dot", body.dtype, {*a.axes, *b.axes} - {axis})
+            scope.body.append(Dot(out, a, b, axis, state))
+            return out
+        part = self._fold_tile(name, axis, body, scope)
+        if state is None:
+            return part
+        return self._compute(scope, REDUCTIONS[name].combine, state, part, name=f"{_stem(state.name)}_next")
+
+    def _fold_tile(self, name: str, axis: Axis, body: Term, scope: _Scope) -> Value:
+        if self.tiling.tile(axis) == 1:
+            return self.wide(body, scope)
+        arg = self.wide(self.tiling.filled(name, axis, body), scope)
+        if axis not in arg.axes:  # the same value at every position
+            if name not in ("sum", "prod"):
+                return arg
+            arg = self.wide(self.tiling.spread(name, axis, body), scope)
+        out = self._new(_TOTALS.get(name, name), arg.dtype, (a for a in arg.axes if a != axis))
+        scope.body.append(Reduce(out, name, arg, axis))
+        return out
+
+    def _loop(self, term: Term, scope: _Scope) -> None:
+        """The loop of a reduction and of all others that are ready here and run over the same axis."""
+        axis = term.bound
+        assert axis is not None
+        if axis in scope.open:
+            raise ValueError(f"axis {axis}: a loop may not lie in a loop over the same axis, got {term}; rename one of them")
+        for inner in self.tiling.loop_reductions(term.args):
+            if self._available(inner, scope):
+                self._remembered(inner, "raw", scope, self._raw)
+        group = self._group(term, scope)
+        inside = _Scope((a for t in group for a in t.args), scope, axis)
+        carries = [self._carry_reduce(t, inside) if t.head == "reduce" else self._carry_online(t, inside) for t in group]
+        scope.body.append(Loop(axis, tuple(carries), tuple(inside.body)))
+
+    def _available(self, term: Term, scope: _Scope) -> bool:
+        return self.tiling.loops(term.axes) <= scope.open
+
+    def _group(self, term: Term, scope: _Scope) -> list[Term]:
+        """Reductions for one loop; the maxima that online sums need come before them."""
+        here = [t for t in self.tiling.loop_reductions(scope.roots) if t.bound == term.bound and self._ready(t, scope)]
+        group = list(dict.fromkeys([*here, term]))
+        maxima = [_maximum(t) for t in group if t.head == "online"]
+        plain = [t for t in group if t.head == "reduce"]
+        return list(dict.fromkeys([*maxima, *plain, *group]))
+
+    def _ready(self, term: Term, scope: _Scope) -> bool:
+        """True if `term` belongs at `scope`, is still to be computed, and waits for no other reduction."""
+        if not self._available(term, scope) or scope.home(term) is not scope or (term, "raw") in scope.memo:
+            return False
+        below = (t for t in self.tiling.loop_reductions(term.args) if self._available(t, scope))
+        return all((t, "raw") in scope.home(t).memo for t in below)
+
+    def _carry_reduce(self, term: Term, scope: _Scope) -> Carry:
+        name, axis = term.data
+        carry = self._carry(term, scope, name, lambda state: self._fold(name, axis, term.args[0], scope, state))
+        for held, value in (("old", carry.state), ("new", carry.result)):
+            scope.memo[_held(term, held), "value"] = value
+        return carry
+
+    def _carry_online(self, term: Term, scope: _Scope) -> Carry:
+        """Weights relative to the running maximum; what was summed before is rescaled when the maximum rises."""
+        (s, v), (axis, weight) = term.args, term.data
+        old, new = (_held(_maximum(term), which) for which in ("old", "new"))
+        rescale = self.value(scalar("exp", scalar("sub", old, settled(new))), scope)
+
+        def result(state: Value) -> Value:
+            kept = self._compute(scope, "mul", state, self._cast(scope, rescale, state.dtype), name=f"{_stem(state.name)}_kept")
+            return self._fold("sum", axis, weights(s, new, weight, v), scope, kept)
+
+        return self._carry(term, scope, "sum", result)
+
+    def _carry(self, term: Term, scope: _Scope, name: str, result: Callable[[Value], Value]) -> Carry:
+        """The accumulator of a reduction; its final value is the reduction."""
+        outer = scope.parent
+        assert outer is not None
+        dtype, base = DTYPES[term.dtype].compute, _TOTALS.get(name, name)
+        state = self._new("acc" if len(self.tiling.block(term.axes)) > 1 else base, dtype, term.axes)
+        init = self._const(outer, identity_of(name, dtype), dtype, term.axes, f"{state.name}_start")
+        passed = result(state)
+        final = self._new(f"{state.name}_end", dtype, term.axes)
+        outer.memo[term, "raw"] = final
+        return Carry(state, init, passed, final)
+
+
+_TOTALS = {"sum": "total", "prod": "total", "max": "m", "min": "m", "or": "some", "and": "every"}
+_SHORT = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64", "int32": "i32", "int64": "i64"}
+
+
+def _held(reduction: Term, which: str) -> Term:
+    return _Held("held", (), (reduction, which), DTYPES[reduction.dtype].compute)
+
+
+def _maximum(online: Term) -> Term:
+    return reduce("max", online.bound, online.args[0])  # type: ignore[arg-type]
+
+
+def _stem(name: str) -> str:
+    """The name without what lowering itself appended."""
+    for ending in ("_kept", "_next", "_tile"):
+        name = name.removesuffix(ending)
+    return name
+
+
+def _names_of(term: Term) -> str:
+    inside = term.head == "lt" and term.args[0].head == "pos" and term.args[1].head == "const"
+    return "inside" if inside else ""

@@ -1,0 +1,294 @@
+"""What a schedule makes of terms: tiles, padding, guards, and the simplifications that lowering relies on.
+
+Everything here is decided on terms, before any statement exists: which reductions become loops, where a tile sticks
+out of its axis, what a term holds there, and which products are dots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from math import inf, nan
+
+from eqsat.index import Axis, Index
+from eqsat.notation import Kernel, Stored, Term, cast, const, const_value, pos, rebuild, reduce, scalar, substitute
+from eqsat.scalars import DTYPES, REDUCTIONS, is_float
+from eqsat.schedule import Schedule
+from eqsat.tile import TileAxis
+
+SMALLEST_DOT = 16  # the smallest tile that matrix instructions accept on every target
+Guard = tuple[Index, int]
+
+
+class Tiling:
+    """A kernel under a schedule; `outputs` pairs each stored tensor with its prepared term."""
+
+    def __init__(self, kernel: Kernel, schedule: Schedule):
+        self.kernel = kernel
+        self.tiles = {t.axis: t for t in schedule.axes}
+        self._check()
+        self._prepared: dict[Term, Term] = {}
+        self.outputs: tuple[tuple[Stored, Term], ...] = tuple((o, self._prepare(o.term)) for o in kernel.outputs if o.size)
+
+    def _check(self) -> None:
+        bound = {b for t in self.kernel.terms if (b := t.bound) is not None and b.extent > 1}
+        for axis in sorted(bound | {a for o in self.kernel.outputs for a in o.axes}):
+            tile = self.tiles.get(axis)
+            subject = f"axis {axis.name} of extent {axis.extent}"
+            if tile is None:
+                raise ValueError(f"{subject}: a schedule has a tile for every axis, got none; add one")
+            if tile.tile < 1 or tile.tile & (tile.tile - 1):
+                raise ValueError(f"{subject}: a tile is a power of two, got {tile.tile}; round it up")
+            if tile.role not in ("grid", "loop", "resident"):
+                raise ValueError(f"{subject}: a role is grid, loop or resident, got {tile.role!r}; choose one")
+            if tile.role == "resident" and tile.tile < axis.extent:
+                raise ValueError(f"{subject}: a resident tile covers its axis, got {tile.tile}; enlarge it or choose loop")
+            if tile.role == "grid" and axis in bound:
+                raise ValueError(f"{subject}: a reduction is resident or a loop, got grid; split the reduction into two kernels")
+
+    # --- axes ---
+
+    def role(self, axis: Axis) -> str:
+        """Role of an axis; an axis of one value is resident."""
+        return self.tiles[axis].role if axis.extent > 1 else "resident"
+
+    def tile(self, axis: Axis) -> int:
+        return self.tiles[axis].tile if axis.extent > 1 else 1
+
+    def block(self, axes: Iterable[Axis]) -> tuple[Axis, ...]:
+        """The axes along which a block over `axes` extends, in the order of the schedule."""
+        wanted = frozenset(axes)
+        return tuple(t.axis for t in self.tiles.values() if t.axis in wanted and t.tile > 1)
+
+    def ragged(self, axis: Axis) -> bool:
+        """True if the last tile of the axis sticks out."""
+        return axis.extent > 1 and self.tiles[axis].ragged
+
+    def loops(self, axes: Iterable[Axis]) -> frozenset[Axis]:
+        """Those of `axes` that are traversed by a loop."""
+        return frozenset(a for a in axes if self.role(a) == "loop")
+
+    @cached_property
+    def used(self) -> tuple[TileAxis, ...]:
+        """The axes that the program needs: a reduction axis that was merged into an output axis is gone."""
+        bound = {b for _, term in self.outputs for t in term.walk() if (b := t.bound) is not None}
+        needed = bound | {a for o in self.kernel.outputs for a in o.axes}
+        return tuple(t for t in self.tiles.values() if t.axis in needed and t.axis.extent != 1)
+
+    # --- padding ---
+
+    def inside(self, axis: Axis) -> Term:
+        """True where a position along `axis` exists."""
+        return scalar("lt", pos(Index.of(axis), "int32"), const(axis.extent, "int32"))
+
+    def padded_range(self, index: Index) -> tuple[int, int]:
+        """Range of an index over whole tiles, padding included."""
+        return index.substitute({a: Index.of(self._padded(a)) for a in index.axes}).range
+
+    def _padded(self, axis: Axis) -> Axis:
+        tile = self.tiles[axis]
+        # the name keeps axes apart that differ only in their extent
+        return Axis(f"{axis.name}:{axis.extent}", tile.count * tile.tile)
+
+    def guards(self, term: Term) -> tuple[Guard, ...]:
+        """The tests that keep a load inside its tensor."""
+        tests: dict[Guard, None] = {}
+        for index, extent in zip(term.indices, term.tensor.shape, strict=True):
+            low, high = self.padded_range(index)
+            # in the padding of its axes, an operand may leave the range that is promised for it
+            stray = any(self.ragged(a) for slot in index.slots for a in term.args[slot].axes)
+            if low < 0 or high >= extent or stray:
+                tests[index, extent] = None
+        return tuple(tests)
+
+    def zero_padded(self, term: Term, axis: Axis) -> bool:
+        """True if `term` is surely 0 (or False) in the padding of `axis`."""
+        match term.head:
+            case "const":
+                return const_value(term) == 0
+            case "load":
+                return any(self._misses(index, extent, axis) for index, extent in self.guards(term))
+            case "cast" | "neg" | "abs" | "add" | "sub" | "mul" | "and" | "or":
+                return all(self.zero_padded(a, axis) for a in term.args)
+            case "where":
+                predicate, *choices = term.args
+                return all(self.zero_padded(a, axis) for a in (choices[1:] if predicate is self.inside(axis) else choices))
+            case "ne":
+                x, y = term.args
+                return x is y and self._number_padded(x, axis)
+        return False
+
+    def _misses(self, index: Index, extent: int, axis: Axis) -> bool:
+        """True if a guard rejects all of the padding of `axis`."""
+        tile = self.tiles[axis]
+        beyond = Axis(f"{axis.name}:beyond", tile.count * tile.tile - axis.extent)
+        low, high = self.padded_range(index)
+        if axis in index.axes:
+            others = {a: Index.of(self._padded(a)) for a in index.axes if a != axis}
+            low, high = index.substitute({**others, axis: beyond + Index.of(axis.extent)}).range
+        return not index.slots and (low >= extent or high < 0)
+
+    def _number_padded(self, term: Term, axis: Axis) -> bool:
+        """True if `term` is surely not NaN in the padding of `axis`."""
+        filled = term.head == "where" and term.args[0] is self.inside(axis) and term.args[2].head == "const"
+        return filled or self.zero_padded(term, axis)
+
+    def filled(self, name: str, axis: Axis, term: Term) -> Term:
+        """`term` with the identity of a reduction in the padding of `axis`."""
+        if not self.ragged(axis):
+            return term
+        if identity_of(name, term.dtype) == 0 and self.zero_padded(term, axis):
+            return term
+        return self.spread(name, axis, term)
+
+    def spread(self, name: str, axis: Axis, term: Term) -> Term:
+        """`term` inside `axis` and the identity outside; it varies over the axis even if `term` does not."""
+        return scalar("where", self.inside(axis), term, const(identity_of(name, term.dtype), term.dtype))
+
+    # --- preparation ---
+
+    def _prepare(self, term: Term) -> Term:
+        """Equal term in which reductions are what tiles can do.
+
+        A resident reduction takes over a resident output axis of the same extent, so that x[i, r] and x[i, x1] are
+        one block; max and min get back the NaN that a tile's reduction may lose; online is spelled out where one
+        tile holds the whole axis.
+        """
+        if term not in self._prepared:
+            self._prepared[term] = self._prepare_form(self._merge(rebuild(term, tuple(self._prepare(a) for a in term.args))))
+        return self._prepared[term]
+
+    def _merge(self, term: Term) -> Term:
+        axis = term.bound
+        if axis is None or axis.extent < 2 or self.role(axis) != "resident":
+            return term
+        for other in self.kernel.axes:
+            same = other.extent == axis.extent and self.role(other) == "resident"
+            if same and other != axis and not any(other in a.axes for a in term.args):
+                try:
+                    args = tuple(substitute(a, {axis: Index.of(other)}) for a in term.args)
+                except ValueError:  # `other` is bound inside, where `axis` is mentioned
+                    continue
+                data = (term.data[0], other) if term.head == "reduce" else (other, term.data[1])
+                return Term(term.head, args, data, term.dtype)
+        return term
+
+    def _prepare_form(self, term: Term) -> Term:
+        if term.head == "online":
+            return self._prepare_online(term)
+        if term.head == "reduce" and term.data[0] in ("max", "min") and is_float(term.dtype) and term.data[1].extent > 1:
+            name, axis = term.data
+            filled = self.filled(name, axis, term.args[0])
+            lost = reduce("or", axis, scalar("ne", filled, filled))
+            return scalar("where", lost, const(nan, term.dtype), term)
+        return term
+
+    def _prepare_online(self, term: Term) -> Term:
+        s, v = term.args
+        axis, weight = term.data
+        s, wide = _widened(s), _widened(v)
+        if self.role(axis) == "loop" and axis in s.axes:
+            return cast(term.dtype, Term("online", (s, wide), (axis, weight), wide.dtype))
+        p = weights(s, reduce("max", axis, s), weight, wide)
+        return cast(term.dtype, reduce("sum", axis, p))
+
+    # --- structure ---
+
+    def contraction(self, axis: Axis, body: Term) -> tuple[Term, Term] | None:
+        """The operands of the dot that a sum of `body` over `axis` is, zero in its padding; None if it is not one.
+
+        Exact casts are dropped from operands that multiply exactly in their own dtype.
+        """
+        if body.head != "mul" or body.dtype not in ("float32", "float64", "int32") or self.tile(axis) < SMALLEST_DOT:
+            return None
+        pair = self._operands(axis, body)
+        if pair is None:
+            return None
+        a, b = pair
+        narrow = _narrow(a) if _narrow(a) == _narrow(b) else None
+        if narrow is not None:
+            a, b = a.args[0], b.args[0]
+        elif body.dtype == "int32":
+            return None
+        return self._zeroed(a, axis), self._zeroed(b, axis)
+
+    def _zeroed(self, term: Term, axis: Axis) -> Term:
+        return self.filled("sum", axis, term)
+
+    def _operands(self, axis: Axis, body: Term) -> tuple[Term, Term] | None:
+        """Two factors of `body`: besides `axis`, each varies over one axis of the other's absence."""
+        for pair in _splits(body):
+            a, b = (set(self.block(x.axes)) for x in pair)
+            own = [*(a - b), *(b - a)]
+            if a & b == {axis} and len(a) == len(b) == 2 and all(self.tile(x) >= SMALLEST_DOT for x in own):
+                return pair
+        return None
+
+    def loop_reductions(self, roots: Iterable[Term]) -> Iterator[Term]:
+        """Reductions by a loop below `roots`, operands first, that depend on no loop bound in between."""
+        found: dict[Term, None] = {}
+        seen: set[tuple[Term, frozenset[Axis]]] = set()
+
+        def visit(term: Term, blocked: frozenset[Axis]) -> None:
+            if (term, blocked) in seen:
+                return
+            seen.add((term, blocked))
+            own = self.loops([term.bound] if term.bound is not None else [])
+            for arg in term.args:
+                visit(arg, blocked | own)
+            if own and not (term.axes & blocked):
+                found[term] = None
+
+        for root in roots:
+            visit(root, frozenset())
+        return iter(found)
+
+
+def identity_of(name: str, dtype: str) -> float | int | bool:
+    """The identity of a reduction as a value of `dtype`: all ones of an unsigned integer are not -1."""
+    value, row = REDUCTIONS[name].identity(dtype), DTYPES[dtype]
+    return value % 2 ** (8 * row.nbytes) if row.kind == "uint" else value
+
+
+def weights(s: Term, m: Term, weight: str, v: Term) -> Term:
+    """``cast(weight, exp(s - m)) * v``; a maximum of -inf counts as 0, so that all weights are 0 there."""
+    p = cast(v.dtype, cast(weight, scalar("exp", scalar("sub", s, settled(m)))))
+    return p if v.head == "const" and const_value(v) == 1 else scalar("mul", p, v)
+
+
+def settled(m: Term) -> Term:
+    """A running maximum, with 0 for -inf: -inf - -inf would be NaN."""
+    return scalar("where", scalar("eq", m, const(-inf, m.dtype)), const(0, m.dtype), m)
+
+
+def _widened(term: Term) -> Term:
+    compute = DTYPES[term.dtype].compute
+    return const(const_value(term), compute) if term.head == "const" else cast(compute, term)
+
+
+def _narrow(term: Term) -> str | None:
+    """The dtype below a cast whose products are exact in the dtype above it."""
+    if term.head != "cast":
+        return None
+    source = term.args[0].dtype
+    floats = term.dtype == "float32" and is_float(source) and DTYPES[source].nbytes < 4
+    return source if floats or (term.dtype == "int32" and source == "int8") else None
+
+
+def _splits(body: Term) -> Iterator[tuple[Term, Term]]:
+    """Ways to write a product as two factors: as it stands, then each factor of a longer product against the rest."""
+    yield body.args[0], body.args[1]
+    factors = list(_factors(body))
+    for i in range(len(factors)) if len(factors) > 2 else ():
+        rest = factors[:i] + factors[i + 1 :]
+        product = rest[0]
+        for factor in rest[1:]:
+            product = scalar("mul", product, factor)
+        yield product, factors[i]
+
+
+def _factors(term: Term) -> Iterator[Term]:
+    for arg in term.args if term.head == "mul" else ():
+        yield from _factors(arg)
+    if term.head != "mul":
+        yield term
