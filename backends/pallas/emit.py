@@ -1,0 +1,299 @@
+"""Prints a tile program as a standalone Pallas file.
+
+The file holds a kernel over blocks, and `run`, which pads the arrays, calls the kernel and cuts the padding off again.
+It is in the portable dialect of Pallas: no reduction along the grid, masks on padded data, nothing that only one target
+knows. What has no such form (gathers, stores that leave lanes out) is printed all the same, and the file's head says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+from eqsat.backends.pallas.blocks import Positions, aligned, permuted
+from eqsat.backends.pallas.text import WIDTH, Names, bare, dtype_name, enclosed, indented, literal, tupled
+from eqsat.backends.pallas.views import Guard, Span, Tiles, View, box_of, guards_left, views
+from eqsat.backends.pallas.wrapper import wrapper
+from eqsat.index import Axis
+from eqsat.notation import Tensor
+from eqsat.scalars import DTYPES, SCALARS
+from eqsat.tile import Carry, Cast, Compute, Const, Dot, Load, Loop, Position, Reduce, Statement, Store, TileProgram, Value
+
+IMPORTS = ("import jax", "import jax.numpy as jnp", "from jax import lax", "from jax.experimental import pallas as pl")
+
+
+def emit(program: TileProgram) -> str:
+    """The text of a file with `run(*arrays, interpret=False, compiler_params=None) -> tuple of arrays`."""
+    printer = Printer(program)
+    kernel = printer.kernel()
+    run = wrapper(program, printer.views, printer.tiles)
+    head = _docstring([*program.header, *([""] if program.header and printer.notes else []), *printer.notes])
+    return "\n".join([*head, *IMPORTS, "", "", *kernel, "", "", *run, ""])
+
+
+def _docstring(lines: list[str]) -> list[str]:
+    if not lines:
+        return []
+    safe = [line.replace("\\", "\\\\").replace('"""', "'''").rstrip() for line in lines]
+    safe[-1] += " " if safe[-1].endswith('"') else ""
+    return [f'"""{safe[0]}"""', ""] if len(safe) == 1 else [f'"""{safe[0]}', *safe[1:], '"""', ""]
+
+
+class Printer:
+    """Spells the body of one program; `notes` collects what the head of the file must say."""
+
+    def __init__(self, program: TileProgram) -> None:
+        self.program = program
+        self.tiles = Tiles(program)
+        self.names = Names()
+        self.views = views(program, self.tiles)
+        self.notes: list[str] = []
+        self.positions = Positions(self.tiles, self.names)
+        self.text_of = self.positions.text_of
+        self._inline = _inlined(program)
+        self._refs = {t: self.names(("ref", t), f"{t.name}_ref") for t in (*program.inputs, *program.outputs)}
+        for axis in program.axes:
+            self.names((axis.axis, "lanes"), axis.axis.name)
+
+    def kernel(self) -> list[str]:
+        body = self._lines(self.program.body)
+        grid = [t.axis for t in self.program.grid if t.count > 1]
+        prelude = [line for number, axis in enumerate(grid) for line in self.positions.prelude(axis, f"pl.program_id({number})")]
+        for t in self.program.axes:
+            if t.role != "loop" and t.axis not in grid:
+                prelude += self.positions.prelude(t.axis, "0")
+        return [f"def kernel({', '.join(self._refs.values())}):", *indented(prelude + body)]
+
+    def _lines(self, body: tuple[Statement, ...]) -> list[str]:
+        return [line for statement in body for line in self._printers[type(statement)](self, statement)]
+
+    # --- values -----------------------------------------------------------------------------------------------------
+
+    def _assign(self, out: Value, text: str) -> list[str]:
+        name = self.names(out, out.name)
+        self.text_of[out] = name
+        return [f"{name} = {bare(text)}"]
+
+    def _aligned(self, value: Value, axes: tuple[Axis, ...]) -> str:
+        return aligned(self.text_of[value], value.axes, axes)
+
+    def _broadcast(self, value: Value, axes: tuple[Axis, ...]) -> str:
+        text = self._aligned(value, axes)
+        return text if set(value.axes) == set(axes) else f"jnp.broadcast_to({text}, {self.tiles.shape(axes)})"
+
+    def _typed(self, value: float | int | bool, out: Value) -> str:
+        text, dtype = literal(value, out.dtype), dtype_name(out.dtype)
+        return f"jnp.full({self.tiles.shape(out.axes)}, {text}, {dtype})"
+
+    def _const(self, s: Const) -> list[str]:
+        if s.out in self._inline:
+            self.text_of[s.out] = literal(s.value, s.out.dtype)
+            return []
+        return self._assign(s.out, self._typed(s.value, s.out))
+
+    def _position(self, s: Position) -> list[str]:
+        wide = s.out.dtype == "int64"
+        text = self.positions.index(s.index, s.out.axes, wide=wide)
+        if text.lstrip("-").isdigit():
+            return self._assign(s.out, self._typed(int(text), s.out))
+        if s.out.dtype not in ("int32", "int64"):
+            text = f"{enclosed(text)}.astype({dtype_name(s.out.dtype)})"
+        if text.isidentifier():
+            self.text_of[s.out] = text
+            return []
+        return self._assign(s.out, text)
+
+    def _compute(self, s: Compute) -> list[str]:
+        args = [self._aligned(a, s.out.axes) for a in s.args]
+        if set(s.out.axes) != {axis for a in s.args for axis in a.axes}:
+            args[-1] = self._broadcast(s.args[-1], s.out.axes)
+        return self._assign(s.out, SCALARS[s.op].jax.format(*args))
+
+    def _cast(self, s: Cast) -> list[str]:
+        return self._assign(s.out, f"{enclosed(self._broadcast(s.arg, s.out.axes))}.astype({dtype_name(s.out.dtype)})")
+
+    def _reduce(self, s: Reduce) -> list[str]:
+        number = s.arg.axes.index(s.axis)
+        rest = tuple(a for a in s.arg.axes if a != s.axis)
+        return self._assign(s.out, permuted(_fold(s, self.text_of[s.arg], number), rest, s.out.axes))
+
+    def _dot(self, s: Dot) -> list[str]:
+        first, second = s.out.axes
+        left, right = (s.a, s.b) if first in s.a.axes else (s.b, s.a)
+        x = permuted(self.text_of[left], left.axes, (first, s.axis))
+        y = permuted(self.text_of[right], right.axes, (s.axis, second))
+        precision = ", precision=lax.Precision.HIGHEST" if DTYPES[left.dtype].name == "float32" else ""
+        text = f"jnp.dot({x}, {y}, preferred_element_type={dtype_name(s.out.dtype)}{precision})"
+        return self._assign(s.out, f"{self._aligned(s.acc, s.out.axes)} + {text}" if s.acc else text)
+
+    # --- arrays -----------------------------------------------------------------------------------------------------
+
+    def _load(self, s: Load) -> list[str]:
+        view = self.views[s.tensor]
+        spans = box_of(s, view, self.tiles)
+        before, text = self._gather(s, view) if spans is None else ([], self._box(s, view, spans))
+        mask = self.positions.mask(s.guards, s.out.axes, s.operands)
+        if not mask:
+            return [*before, *self._assign(s.out, text)]
+        name, other = self.names(s.out, s.out.name), literal(s.other, s.out.dtype)
+        if len(name) + len(mask) + len(text) > WIDTH - 25:
+            before, text = [*before, f"{name} = {text}"], name
+        return [*before, *self._assign(s.out, f"jnp.where({mask}, {text}, {other})")]
+
+    def _box(self, s: Load, view: View, spans: list[Span]) -> str:
+        text = f"{self._refs[s.tensor]}[{self.positions.box(spans, view, s.operands)}]"
+        own = tuple(axis for span in spans for axis in span.axes)
+        return permuted(self.positions.unpacked(text, spans), own, s.out.axes)
+
+    def _gather(self, s: Load, view: View) -> tuple[list[str], str]:
+        self._note(f"Not in the portable box form: elements of {s.tensor.name} are gathered.")
+        offsets = self.positions.offsets(s.index, view, s.out.axes, s.operands, s.wide)
+        at = self.names((s, "at"), f"{s.out.name}_at")
+        return [f"{at} = {bare(offsets)}"], f'jnp.take({self._flat(s.tensor, view)}, {at}, mode="clip")'
+
+    def _flat(self, tensor: Tensor, view: View) -> str:
+        return f"{self._refs[tensor]}[...]{'' if len(view.shape) == 1 else '.reshape(-1)'}"
+
+    def _store(self, s: Store) -> list[str]:
+        view = self.views[s.tensor]
+        guards = guards_left(s, view, self.tiles)
+        whole = [g for g in guards if not self.tiles.index_blocks(g[0]) & self._written(s)]
+        lanes = [g for g in guards if g not in whole]
+        lines = self._write(s, view, lanes)
+        if not whole:
+            return lines
+        body = [f"@pl.when({self.positions.mask(whole, ())})", f"def {self.names(s, f'store_{s.tensor.name}')}():"]
+        return ["", *body, *indented(lines), ""]
+
+    def _written(self, s: Store) -> frozenset[Axis]:
+        """The block axes that the address of a store depends on."""
+        return frozenset(axis for i in s.index for axis in self.tiles.index_blocks(i))
+
+    def _write(self, s: Store, view: View, guards: list[Guard]) -> list[str]:
+        spans = box_of(s, view, self.tiles)
+        if spans is None:
+            return self._scatter(s, view, guards)
+        own = tuple(axis for span in spans for axis in span.axes)
+        value = self._merged(self._stored(s, own), spans)
+        target = f"{self._refs[s.tensor]}[{self.positions.box(spans, view)}]"
+        if not guards:
+            return [f"{target} = {value}"]
+        self._note(f"Not in the portable box form: a masked store to {s.tensor.name} rewrites what it leaves out,")
+        self._note("which is right only where programs run one after another.")
+        mask = self._merged(aligned(f"({self.positions.mask(guards, own)})", own, own), spans)
+        return [f"{target} = jnp.where({bare(mask)}, {value}, {target})"]
+
+    def _stored(self, s: Store, axes: tuple[Axis, ...]) -> str:
+        """The value over the axes of its address; any lane of another axis will do, since guards chose the first."""
+        text, own = self.text_of[s.value], s.value.axes
+        extra = [a for a in own if a not in axes]
+        if extra:
+            text = f"{enclosed(text)}[{', '.join('0' if a in extra else ':' for a in own)}]"
+            own = tuple(a for a in own if a not in extra)
+        text = aligned(text, own, axes)
+        return text if set(own) == set(axes) else f"jnp.broadcast_to({text}, {self.tiles.shape(axes)})"
+
+    def _merged(self, text: str, spans: list[Span]) -> str:
+        """A block with one dimension per span: the inverse of unpacking."""
+        if all(len(s.lanes) <= 1 for s in spans):
+            return text
+        return f"{enclosed(text)}.reshape({', '.join(str(s.size) for s in spans if s.lanes)})"
+
+    def _scatter(self, s: Store, view: View, guards: list[Guard]) -> list[str]:
+        self._note(f"Not in the portable box form: elements of {s.tensor.name} are scattered,")
+        self._note("which is right only where programs run one after another.")
+        axes = tuple(a for a in s.axes if a in self._written(s))
+        offsets = self.positions.offsets(s.index, view, axes, (), s.wide)
+        mask = self.positions.mask(guards, axes)
+        at = self.names((s, "at"), f"{s.tensor.name}_at")
+        dead = [f"{at} = jnp.where({mask}, {at}, {prod(view.padded)})"] if mask else []
+        shaped = "" if len(view.shape) == 1 else f".reshape({', '.join(map(str, view.padded))})"
+        put = f'{self._flat(s.tensor, view)}.at[{at}].set({self._stored(s, axes)}, mode="drop"){shaped}'
+        return [f"{at} = {bare(offsets)}", *dead, f"{self._refs[s.tensor]}[...] = {put}"]
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    # --- loops ------------------------------------------------------------------------------------------------------
+
+    def _loop(self, s: Loop) -> list[str]:
+        size, count = self.tiles.size(s.axis), self.tiles.count(s.axis)
+        name = self.names(s, f"over_{s.axis.name}")
+        step = self.names((s.axis, "lanes"), s.axis.name) if size == 1 else self.names((s.axis, "step"), f"{s.axis.name}_tile")
+        before = [self._broadcast(c.init, c.state.axes) for c in s.carries]
+        states = self._fresh(s.carries, lambda c: c.state)
+        body = self._lines(s.body)
+        results = [self._broadcast(c.result, c.state.axes) for c in s.carries]
+        finals = self._fresh(s.carries, lambda c: c.final)
+        one = len(states) == 1
+        head = f"def {name}({step}, {states[0] if one else 'carry'}):"
+        unpack = [f"{', '.join(states)} = carry"] if len(states) > 1 else []
+        back = [f"return {', '.join(results) or 'carry'}"]
+        call = f"lax.fori_loop(0, {count}, {name}, {before[0] if one else tupled(before)})"
+        target = f"{', '.join(finals)} = " if finals else ""
+        inner = [*unpack, *self.positions.prelude(s.axis, step), *body, *back]
+        return ["", head, *indented(inner), "", f"{target}{call}"]
+
+    def _fresh(self, carries: tuple[Carry, ...], value: Callable[[Carry], Value]) -> list[str]:
+        for carry in carries:
+            self.text_of[value(carry)] = self.names(value(carry), value(carry).name)
+        return [self.text_of[value(c)] for c in carries]
+
+    _printers: dict[type, Callable[..., list[str]]] = {
+        Const: _const,
+        Position: _position,
+        Load: _load,
+        Compute: _compute,
+        Cast: _cast,
+        Reduce: _reduce,
+        Dot: _dot,
+        Loop: _loop,
+        Store: _store,
+    }
+
+
+def _inlined(program: TileProgram) -> set[Value]:
+    """Scalar constants that are spelled as literals: every use is beside an operand that gives them their dtype."""
+    small = range(-(2**31), 2**31)
+    found = {
+        s.out
+        for s in program.statements()
+        if isinstance(s, Const) and not s.out.axes and ("float" in s.out.dtype or int(s.value) in small)
+    }
+    constants = set(found)
+    for s in program.statements():
+        if isinstance(s, Compute):
+            typed = s.args[1:] if s.op == "where" else s.args
+            if all(a in constants for a in typed):
+                found -= set(typed)
+            found -= set(s.args) - set(typed)
+        else:
+            found -= set(_other_uses(s))
+    return found
+
+
+def _other_uses(statement: Statement) -> tuple[Value, ...]:
+    match statement:
+        case Load():
+            return statement.operands
+        case Cast() | Reduce():
+            return (statement.arg,)
+        case Dot():
+            return (statement.acc,) if statement.acc else ()
+        case Store():
+            return (statement.value,)
+        case Loop():
+            return tuple(v for c in statement.carries for v in (c.init, c.result))
+    return ()
+
+
+def _fold(s: Reduce, text: str, number: int) -> str:
+    """A reduction by JAX; narrow integers keep their dtype, which `jnp.sum` would widen."""
+    if s.op in ("and", "or"):
+        if s.arg.dtype == "bool":
+            return f"jnp.{'all' if s.op == 'and' else 'any'}({text}, axis={number})"
+        return f"lax.reduce_{s.op}({text}, ({number},))"
+    narrow = s.op in ("sum", "prod") and "float" not in s.out.dtype and DTYPES[s.out.dtype].nbytes < 4
+    dtype = f", dtype={dtype_name(s.out.dtype)}" if narrow else ""
+    return f"jnp.{s.op}({text}, axis={number}{dtype})"
