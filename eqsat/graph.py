@@ -1,0 +1,299 @@
+"""The program as JAX traces it, or as a networkx graph holds it: equations with names, constants and source lines.
+
+Calls (jit, custom_jvp, custom_vjp, remat) are inlined and dead equations removed. Inlining a custom_vjp call drops its
+derivative rule, so differentiate first: ``Graph.from_jax(jax.grad(f), x)``.
+
+As a networkx graph (`to_networkx`) every node has
+
+======== ==========================================================================================================
+op       the primitive; or "input", "constant", "result" (of an operation with several), "output"
+params   the primitive's parameters; {"index": n} for input, result and output; {"value": array} for a constant
+shape    tuple of int, absent on operations with several results
+dtype    name of the dtype, likewise
+source   "file.py:12" or ""
+======== ==========================================================================================================
+
+and every edge has `positions`, the operand positions that it fills. A graph made by hand names functions of `jax.lax` as
+`op`, may say `position=1` for one position or nothing for a single operand, and needs shape and dtype on inputs only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax
+import jax.extend.core as jex
+import numpy as np
+
+from eqsat import names
+
+
+class Source(NamedTuple):
+    """The line of the user's program that an equation comes from, and the function around it."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file.rsplit('/', 1)[-1]}:{self.line}"
+
+
+@dataclass(frozen=True, eq=False)
+class Variable:
+    """The result of an equation, an input or a constant; compared by identity."""
+
+    aval: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.aval.shape)
+
+    @property
+    def dtype(self) -> str:
+        return str(self.aval.dtype)
+
+    @property
+    def type(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, eq=False)
+class Literal:
+    """A number written in the program."""
+
+    value: np.ndarray
+    aval: Any
+
+    @property
+    def dtype(self) -> str:
+        return str(self.aval.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Equation:
+    """One primitive applied. `origin` is JAX's equation, kept so that evaluation binds exactly what was traced."""
+
+    primitive: Any
+    params: Mapping[str, Any]
+    inputs: tuple[Variable | Literal, ...]
+    outputs: tuple[Variable, ...]
+    source: Source | None
+    transposed: bool  # belongs to a backward pass
+    origin: Any
+
+    @property
+    def name(self) -> str:
+        return self.primitive.name
+
+    def bind(self, *values: Any) -> list[Any]:
+        """Apply the primitive to values; traceable."""
+        params = self.primitive.get_bind_params(dict(self.params))
+        if isinstance(params, tuple):
+            functions, params = params
+            values = (*functions, *values)
+        with self.origin.ctx.manager:
+            result = self.primitive.bind(*values, **params)
+        return list(result) if self.primitive.multiple_results else [result]
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A straight-line program: equations from inputs and constants to outputs."""
+
+    name: str
+    inputs: tuple[Variable, ...]
+    constants: Mapping[Variable, Any]
+    equations: tuple[Equation, ...]
+    outputs: tuple[Variable | Literal, ...]
+    in_tree: Any
+    out_tree: Any
+    argument_leaves: tuple[tuple[int, ...], ...]  # per positional argument, its flat inputs
+    keyword_leaves: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    hints: Mapping[Variable, str] = field(default_factory=dict)  # names wanted for variables
+
+    @staticmethod
+    def from_jax(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Graph:
+        """Trace `fn` for arguments that are arrays, `jax.ShapeDtypeStruct`s, or pytrees of them."""
+        name = names.function_name(fn)
+        if not callable(fn):
+            raise TypeError(f"Graph.from_jax: a function is required, got {type(fn).__name__}; pass the function itself, not its result")
+        paths, in_tree = jax.tree_util.tree_flatten_with_path((args, kwargs))
+        leaves = [leaf for _, leaf in paths]
+        closed, out_tree = _traced(fn, name, leaves, in_tree)
+        inputs, constants, equations, outputs = _Inliner().program(closed)
+        parameters = names.parameters_of(fn, len(args))
+        hints = dict(zip(inputs, (names.path_name(path, parameters) for path, _ in paths), strict=True))
+        hints |= {v: hint for v, value in constants.items() if (hint := names.closure_name(fn, value))}
+        where = [tuple(getattr(key, "idx", getattr(key, "key", None)) for key in path[:2]) for path, _ in paths]
+        positional = tuple(tuple(i for i, w in enumerate(where) if w == (0, a)) for a in range(len(args)))
+        keyword = {k: tuple(i for i, w in enumerate(where) if w == (1, k)) for k in kwargs}
+        return pruned(Graph(name, inputs, constants, equations, outputs, in_tree, out_tree, positional, keyword, hints))
+
+    @staticmethod
+    def from_networkx(graph: Any) -> Graph:
+        """Build from a directed graph of operations; the module describes its attributes."""
+        from eqsat import networks
+
+        return networks.read(graph)
+
+    def to_networkx(self) -> Any:
+        """The program as a `networkx.DiGraph`; the module describes its attributes."""
+        from eqsat import networks
+
+        return networks.written(self)
+
+    @cached_property
+    def name_of(self) -> Mapping[Variable, str]:
+        """A unique, valid identifier for each variable."""
+        return names.assign(self)
+
+    def evaluate(self, *flat: Any) -> list[Any]:
+        """The outputs for flat arguments, one equation after the other; traceable."""
+        if len(flat) != len(self.inputs):
+            raise TypeError(f"{self.name}: takes {len(self.inputs)} flat arguments, got {len(flat)}")
+        known: dict[Any, Any] = {**self.constants, **dict(zip(self.inputs, flat, strict=True))}
+
+        def value(atom: Variable | Literal) -> Any:
+            return atom.value if isinstance(atom, Literal) else known[atom]
+
+        for equation in self.equations:
+            known.update(zip(equation.outputs, equation.bind(*map(value, equation.inputs)), strict=True))
+        return [value(atom) for atom in self.outputs]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The function, evaluated one equation after the other."""
+        leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
+        if tree != self.in_tree:
+            raise TypeError(f"{self.name}: was traced for arguments {self.in_tree}, got {tree}; trace it again for these")
+        return jax.tree_util.tree_unflatten(self.out_tree, self.evaluate(*leaves))
+
+    def spell(self, atom: Variable | Literal) -> str:
+        """A variable's name or a literal's value."""
+        return str(atom.value) if isinstance(atom, Literal) else self.name_of[atom]
+
+    def __str__(self) -> str:
+        arguments = [f"{self.name_of[v]}: {v.type}" for v in self.inputs]
+        lines = [f"{self.name}({', '.join(arguments)})"]
+        lines += [f"  {self.name_of[v]}: {v.type} = constant" for v in self.constants]
+        lines += [f"  {_spelled(self, equation)}" for equation in self.equations]
+        return "\n".join([*lines, f"  return {', '.join(map(self.spell, self.outputs))}"])
+
+
+def _spelled(graph: Graph, equation: Equation) -> str:
+    results = ", ".join(f"{graph.name_of[v]}: {v.type}" for v in equation.outputs)
+    text = f"{results} = {equation.name}({', '.join(map(graph.spell, equation.inputs))})"
+    return f"{text}   # {equation.source}" if equation.source else text
+
+
+# --- tracing ----------------------------------------------------------------------------------------------------
+
+
+def _traced(fn: Callable[..., Any], name: str, leaves: Sequence[Any], in_tree: Any) -> tuple[Any, Any]:
+    """The closed jaxpr over flat arguments, and the structure of the result."""
+    structure: list[Any] = []
+
+    def flat(*values: Any) -> list[Any]:
+        args, kwargs = jax.tree_util.tree_unflatten(in_tree, values)
+        results, tree = jax.tree_util.tree_flatten(fn(*args, **kwargs))
+        structure.append(tree)
+        return results
+
+    try:
+        closed = jax.make_jaxpr(flat)(*leaves)
+    except Exception as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        raise kind(
+            f"{name}: a function that JAX can trace is required, got {type(error).__name__}: {reason}; "
+            "pass arrays or jax.ShapeDtypeStruct, and bind other arguments with functools.partial"
+        ) from error
+    return closed, structure[-1]
+
+
+# Calls whose body is inlined, with the parameter that holds the body.
+_INLINED = {
+    "jit": ("jaxpr",),
+    "pjit": ("jaxpr",),
+    "custom_jvp_call": ("call_jaxpr",),
+    "custom_vjp_call": ("call_jaxpr", "fun_jaxpr"),
+    "custom_vjp_call_jaxpr": ("fun_jaxpr", "call_jaxpr"),
+    "remat": ("jaxpr",),
+    "remat2": ("jaxpr",),
+    "remat3": ("jaxpr",),
+    "checkpoint": ("jaxpr",),
+    "closed_call": ("call_jaxpr",),
+    "core_call": ("call_jaxpr",),
+    "core_closed_call": ("call_jaxpr",),
+}
+
+
+class _Inliner:
+    """Copies a jaxpr into fresh variables, with the bodies of calls in their place."""
+
+    def __init__(self) -> None:
+        self.equations: list[Equation] = []
+        self.constants: dict[Variable, Any] = {}
+        self._constant_of: dict[int, Variable] = {}
+
+    def program(self, closed: Any) -> tuple[tuple[Variable, ...], dict[Variable, Any], tuple[Equation, ...], tuple[Any, ...]]:
+        jaxpr = closed.jaxpr
+        inputs = tuple(Variable(v.aval) for v in jaxpr.invars)
+        outputs = self.body(jaxpr, closed.consts, inputs, None)
+        return inputs, self.constants, tuple(self.equations), tuple(outputs)
+
+    def body(self, jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any], caller: tuple[Source | None, bool] | None) -> list[Any]:
+        """Append a jaxpr's equations. `caller` overrides their source: the body is JAX's own code."""
+        known: dict[Any, Any] = dict(zip(jaxpr.constvars, (self.constant(c, v.aval) for c, v in zip(consts, jaxpr.constvars, strict=True)), strict=True))
+        known.update(zip(jaxpr.invars, inputs, strict=True))
+
+        def atom(v: Any) -> Any:
+            return self.literal(v) if isinstance(v, jex.Literal) else known[v]
+
+        for equation in jaxpr.eqns:
+            operands = tuple(atom(v) for v in equation.invars)
+            known.update(zip(equation.outvars, self.equation(equation, operands, caller), strict=True))
+        return [atom(v) for v in jaxpr.outvars]
+
+    def equation(self, equation: Any, operands: tuple[Any, ...], caller: tuple[Source | None, bool] | None) -> Sequence[Any]:
+        source, transposed = caller or (None, False)
+        source = source or names.source_of(equation)
+        transposed = transposed or "transpose(" in str(getattr(equation.source_info, "name_stack", ""))
+        for parameter in _INLINED.get(equation.primitive.name, ()):
+            body = equation.params.get(parameter)
+            if body is not None and len(body.jaxpr.invars if hasattr(body, "jaxpr") else body.invars) == len(operands):
+                jaxpr = getattr(body, "jaxpr", body)
+                inherited = (source if names.is_library_code(jaxpr) else None, transposed)
+                return self.body(jaxpr, getattr(body, "consts", ()), operands, inherited)
+        outputs = tuple(Variable(v.aval) for v in equation.outvars)
+        self.equations.append(Equation(equation.primitive, equation.params, operands, outputs, source, transposed, equation))
+        return outputs
+
+    def constant(self, value: Any, aval: Any) -> Variable:
+        """One variable for each closed-over array, however many calls close over it."""
+        if id(value) not in self._constant_of:
+            variable = self._constant_of[id(value)] = Variable(aval)
+            self.constants[variable] = value
+        return self._constant_of[id(value)]
+
+    def literal(self, literal: Any) -> Variable | Literal:
+        value = np.asarray(literal.val, dtype=getattr(literal.aval, "dtype", None))
+        return Literal(value, literal.aval) if value.ndim == 0 else self.constant(literal.val, literal.aval)
+
+
+def pruned(graph: Graph) -> Graph:
+    """Without equations and constants that no output or effect needs."""
+    needed: set[Any] = set(graph.outputs)
+    kept: list[Equation] = []
+    for equation in reversed(graph.equations):
+        if equation.origin.effects or not needed.isdisjoint(equation.outputs):
+            kept.append(equation)
+            needed.update(equation.inputs)
+    constants = {v: c for v, c in graph.constants.items() if v in needed}
+    return Graph(
+        graph.name, graph.inputs, constants, tuple(reversed(kept)), graph.outputs,
+        graph.in_tree, graph.out_tree, graph.argument_leaves, graph.keyword_leaves, graph.hints,
+    )  # fmt: skip

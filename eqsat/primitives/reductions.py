@@ -1,0 +1,101 @@
+"""Reductions over whole dimensions and over windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from eqsat.index import Axis, Index
+from eqsat.notation import Term, cast, const, pos, scalar
+from eqsat.primitives.table import Opaque, Out, View, choose, fold_axes, folded, reads
+from eqsat.scalars import DTYPES, REDUCTIONS, is_float
+
+_ROUNDING = ("sum", "prod")
+
+
+def accumulator(dtype: str) -> str:
+    """The dtype in which a sum of floats of `dtype` is held: rounding at each step would lose the sum."""
+    return DTYPES[dtype].compute
+
+
+def over(axes: Sequence[int], out: Out, x: View) -> tuple[list[Index], tuple[Axis, ...]]:
+    """Indices into `x`, and the axes that stand in its reduced dimensions."""
+    bound = fold_axes(x.shape[d] for d in axes)
+    place = {d: Index.of(axis) for d, axis in zip(axes, bound, strict=True)}
+    kept = iter(out.indices)
+    return [place[d] if d in place else next(kept) for d in range(len(x.shape))], tuple(a for a in bound if a.extent > 1)
+
+
+def rounded_fold(name: str, axes: tuple[Axis, ...], term: Term) -> Term:
+    """A fold in its accumulator's dtype, rounded once."""
+    wide = accumulator(term.dtype) if name in _ROUNDING else term.dtype
+    return cast(term.dtype, folded(name, axes, cast(wide, term))) if axes else term
+
+
+def _reduction(name: str) -> Callable[..., Term]:
+    def read(out: Out, x: View, axes: Sequence[int], **_: Any) -> Term:
+        indices, bound = over([int(d) for d in axes], out, x)
+        return rounded_fold(name, bound, x.at(indices))
+
+    return read
+
+
+for _name in REDUCTIONS:
+    reads(f"reduce_{_name}")(_reduction(_name))
+
+
+def _extreme_place(name: str) -> Callable[..., Term]:
+    def read(out: Out, x: View, axes: Sequence[int], index_dtype: Any = None, **_: Any) -> Term:
+        """The first place that holds the extreme value; a NaN is the extreme value of all."""
+        if len(axes) != 1:
+            raise Opaque("place of an extreme over several dimensions")
+        indices, bound = over([int(axes[0])], out, x)
+        if not bound:
+            return const(0, out.dtype)
+        element = x.at(indices)
+        found = scalar("eq", element, folded(name, bound, element))
+        if is_float(x.dtype):
+            found = scalar("or", found, scalar("ne", element, element))
+        (axis,) = bound
+        return folded("min", bound, scalar("where", found, pos(Index.of(axis), out.dtype), const(axis.extent - 1, out.dtype)))
+
+    return read
+
+
+reads("argmax")(_extreme_place("max"))
+reads("argmin")(_extreme_place("min"))
+
+
+def window_places(
+    out: Sequence[Index],
+    window: Sequence[Axis | int],
+    strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    base_dilation: Sequence[int],
+    window_dilation: Sequence[int],
+) -> tuple[list[Index], list[Term]]:
+    """Indices into the operand of a window operation, and tests that they hit an element of a dilated operand."""
+    places, tests = [], []
+    for i, w, stride, (low, _), base, dilation in zip(out, window, strides, padding, base_dilation, window_dilation, strict=True):
+        place = i * int(stride) + Index.of(w) * int(dilation) - int(low)
+        places.append(place // int(base))
+        if (on_grid := place % int(base)) != Index():
+            tests.append(scalar("eq", pos(on_grid, "int32"), const(0, "int32")))
+    return places, tests
+
+
+def _window(name: str) -> Callable[..., Term]:
+    def read(out: Out, x: View, **params: Any) -> Term:
+        size = params["window_dimensions"]
+        bound = fold_axes(int(n) for n in size)
+        dilations = (params.get("base_dilation") or (1,) * len(size), params.get("window_dilation") or (1,) * len(size))
+        places, tests = window_places(out.indices, bound, params["window_strides"], params["padding"], *dilations)
+        fill = const(REDUCTIONS[name].identity(x.dtype), x.dtype)
+        element = choose(tests, x.padded(places, None if name == "sum" else fill), fill)
+        return rounded_fold(name, tuple(a for a in bound if a.extent > 1), element)
+
+    return read
+
+
+for _name in ("sum", "max", "min"):
+    reads(f"reduce_window_{_name}")(_window(_name))
