@@ -36,6 +36,7 @@ class Positions:
         self.tiles = tiles
         self.names = names
         self.text_of: dict[Value, str] = {}
+        self.axes_of: dict[Value, tuple[Axis, ...]] = {}  # the order of axes in which a value is held
         self._used: set[tuple[Axis, str]] = set()
 
     # --- positions of axes ------------------------------------------------------------------------------------
@@ -86,7 +87,7 @@ class Positions:
             value = operands[atom.slot]
             dtype = "int64" if wide else "int32"
             text = enclosed(self.text_of[value])
-            return aligned(text if value.dtype == dtype else f"{text}.astype(jnp.{dtype})", value.axes, axes)
+            return aligned(text if value.dtype == dtype else f"{text}.astype(jnp.{dtype})", self.axes_of[value], axes)
         sign = "//" if isinstance(atom, Quotient) else "%"
         return f"({enclosed(self.index(atom.index, axes, operands, wide))} {sign} {atom.divisor})"
 

@@ -49,7 +49,7 @@ class Printer:
         self.views = views(program, self.tiles)
         self.notes: list[str] = []
         self.positions = Positions(self.tiles, self.names)
-        self.text_of = self.positions.text_of
+        self.text_of, self.axes_of = self.positions.text_of, self.positions.axes_of
         self._inline = _inlined(program)
         self._refs = {t: self.names(("ref", t), f"{t.name}_ref") for t in (*program.inputs, *program.outputs)}
         for axis in program.axes:
@@ -69,17 +69,30 @@ class Printer:
 
     # --- values -----------------------------------------------------------------------------------------------------
 
-    def _assign(self, out: Value, text: str) -> list[str]:
+    def _hold(self, out: Value, text: str, axes: tuple[Axis, ...] | None = None) -> None:
+        self.text_of[out] = text
+        self.axes_of[out] = out.axes if axes is None else axes
+
+    def _assign(self, out: Value, text: str, axes: tuple[Axis, ...] | None = None) -> list[str]:
+        """Compute a value; its block has `axes` in the order given, else in the value's own order."""
         name = self.names(out, out.name)
-        self.text_of[out] = name
+        self._hold(out, name, axes)
         return [f"{name} = {bare(text)}"]
 
     def _aligned(self, value: Value, axes: tuple[Axis, ...]) -> str:
-        return aligned(self.text_of[value], value.axes, axes)
+        return aligned(self.text_of[value], self.axes_of[value], axes)
+
+    def _permuted(self, value: Value, *order: Axis) -> str:
+        return permuted(self.text_of[value], self.axes_of[value], order)
 
     def _broadcast(self, value: Value, axes: tuple[Axis, ...]) -> str:
         text = self._aligned(value, axes)
         return text if set(value.axes) == set(axes) else f"jnp.broadcast_to({text}, {self.tiles.shape(axes)})"
+
+    def _order(self, out: Value, args: tuple[Value, ...]) -> tuple[Axis, ...]:
+        """The order of axes that the first operand with all of them has, so that nothing is transposed needlessly."""
+        orders = (self.axes_of[a] for a in args if set(a.axes) == set(out.axes))
+        return next(orders, out.axes)
 
     def _typed(self, value: float | int | bool, out: Value) -> str:
         text, dtype = literal(value, out.dtype), dtype_name(out.dtype)
@@ -87,7 +100,7 @@ class Printer:
 
     def _const(self, s: Const) -> list[str]:
         if s.out in self._inline:
-            self.text_of[s.out] = literal(s.value, s.out.dtype)
+            self._hold(s.out, literal(s.value, s.out.dtype))
             return []
         return self._assign(s.out, self._typed(s.value, s.out))
 
@@ -99,51 +112,53 @@ class Printer:
         if s.out.dtype not in ("int32", "int64"):
             text = f"{enclosed(text)}.astype({dtype_name(s.out.dtype)})"
         if text.isidentifier():
-            self.text_of[s.out] = text
+            self._hold(s.out, text)
             return []
         return self._assign(s.out, text)
 
     def _compute(self, s: Compute) -> list[str]:
-        args = [self._aligned(a, s.out.axes) for a in s.args]
-        if set(s.out.axes) != {axis for a in s.args for axis in a.axes}:
-            args[-1] = self._broadcast(s.args[-1], s.out.axes)
-        return self._assign(s.out, SCALARS[s.op].jax.format(*args))
+        axes = self._order(s.out, s.args)
+        args = [self._aligned(a, axes) for a in s.args]
+        if set(axes) != {axis for a in s.args for axis in a.axes}:
+            args[-1] = self._broadcast(s.args[-1], axes)
+        return self._assign(s.out, SCALARS[s.op].jax.format(*args), axes)
 
     def _cast(self, s: Cast) -> list[str]:
-        return self._assign(s.out, f"{enclosed(self._broadcast(s.arg, s.out.axes))}.astype({dtype_name(s.out.dtype)})")
+        axes = self._order(s.out, (s.arg,))
+        return self._assign(s.out, f"{enclosed(self._broadcast(s.arg, axes))}.astype({dtype_name(s.out.dtype)})", axes)
 
     def _reduce(self, s: Reduce) -> list[str]:
-        number = s.arg.axes.index(s.axis)
-        rest = tuple(a for a in s.arg.axes if a != s.axis)
-        return self._assign(s.out, permuted(_fold(s, self.text_of[s.arg], number), rest, s.out.axes))
+        axes = self.axes_of[s.arg]
+        rest = tuple(a for a in axes if a != s.axis)
+        return self._assign(s.out, _fold(s, self.text_of[s.arg], axes.index(s.axis)), rest)
 
     def _dot(self, s: Dot) -> list[str]:
-        first, second = s.out.axes
-        left, right = (s.a, s.b) if first in s.a.axes else (s.b, s.a)
-        x = permuted(self.text_of[left], left.axes, (first, s.axis))
-        y = permuted(self.text_of[right], right.axes, (s.axis, second))
-        precision = ", precision=lax.Precision.HIGHEST" if DTYPES[left.dtype].name == "float32" else ""
+        axes = self.axes_of[s.acc] if s.acc else s.out.axes
+        left, right = (s.a, s.b) if axes[0] in s.a.axes else (s.b, s.a)
+        x, y = self._permuted(left, axes[0], s.axis), self._permuted(right, s.axis, axes[1])
+        precision = ", precision=lax.Precision.HIGHEST" if left.dtype == "float32" else ""
         text = f"jnp.dot({x}, {y}, preferred_element_type={dtype_name(s.out.dtype)}{precision})"
-        return self._assign(s.out, f"{self._aligned(s.acc, s.out.axes)} + {text}" if s.acc else text)
+        return self._assign(s.out, f"{self.text_of[s.acc]} + {text}" if s.acc else text, axes)
 
     # --- arrays -----------------------------------------------------------------------------------------------------
 
     def _load(self, s: Load) -> list[str]:
         view = self.views[s.tensor]
         spans = box_of(s, view, self.tiles)
-        before, text = self._gather(s, view) if spans is None else ([], self._box(s, view, spans))
-        mask = self.positions.mask(s.guards, s.out.axes, s.operands)
+        if spans is None:
+            axes = s.out.axes
+            before, text = self._gather(s, view)
+        else:
+            axes = tuple(axis for span in spans for axis in span.axes)
+            box = f"{self._refs[s.tensor]}[{self.positions.box(spans, view, s.operands)}]"
+            before, text = [], self.positions.unpacked(box, spans)
+        mask = self.positions.mask(guards_left(s, view, self.tiles), axes, s.operands)
         if not mask:
-            return [*before, *self._assign(s.out, text)]
+            return [*before, *self._assign(s.out, text, axes)]
         name, other = self.names(s.out, s.out.name), literal(s.other, s.out.dtype)
         if len(name) + len(mask) + len(text) > WIDTH - 25:
             before, text = [*before, f"{name} = {text}"], name
-        return [*before, *self._assign(s.out, f"jnp.where({mask}, {text}, {other})")]
-
-    def _box(self, s: Load, view: View, spans: list[Span]) -> str:
-        text = f"{self._refs[s.tensor]}[{self.positions.box(spans, view, s.operands)}]"
-        own = tuple(axis for span in spans for axis in span.axes)
-        return permuted(self.positions.unpacked(text, spans), own, s.out.axes)
+        return [*before, *self._assign(s.out, f"jnp.where({mask}, {text}, {other})", axes)]
 
     def _gather(self, s: Load, view: View) -> tuple[list[str], str]:
         self._note(f"Not in the portable box form: elements of {s.tensor.name} are gathered.")
@@ -185,7 +200,7 @@ class Printer:
 
     def _stored(self, s: Store, axes: tuple[Axis, ...]) -> str:
         """The value over the axes of its address; any lane of another axis will do, since guards chose the first."""
-        text, own = self.text_of[s.value], s.value.axes
+        text, own = self.text_of[s.value], self.axes_of[s.value]
         extra = [a for a in own if a not in axes]
         if extra:
             text = f"{enclosed(text)}[{', '.join('0' if a in extra else ':' for a in own)}]"
@@ -237,7 +252,7 @@ class Printer:
 
     def _fresh(self, carries: tuple[Carry, ...], value: Callable[[Carry], Value]) -> list[str]:
         for carry in carries:
-            self.text_of[value(carry)] = self.names(value(carry), value(carry).name)
+            self._hold(value(carry), self.names(value(carry), value(carry).name))
         return [self.text_of[value(c)] for c in carries]
 
     _printers: dict[type, Callable[..., list[str]]] = {

@@ -228,12 +228,15 @@ def live_guards(guards: Iterable[Guard], tiles: Tiles) -> list[Guard]:
     return [(g, bound) for g, bound in guards if tiles.lanes(g)[0] < 0 or tiles.lanes(g)[1] >= bound]
 
 
-def guards_left(store: Store, view: View, tiles: Tiles) -> list[Guard]:
-    """The guards of a store that its padding does not make needless: lanes that fail the others are cut off later."""
-    left = live_guards(store.guards, tiles)
-    if box_of(store, view, tiles) is None:
+def guards_left(access: Load | Store, view: View, tiles: Tiles) -> list[Guard]:
+    """The guards that padding does not make needless.
+
+    A lane that fails one of the others lies in the padding: there a store is cut off later and a load finds 0.
+    """
+    left = live_guards(access.guards, tiles)
+    if box_of(access, view, tiles) is None or (isinstance(access, Load) and access.other != 0):
         return left
-    dimensions = list(zip(view.indices(store.index), view.shape, strict=True))
+    dimensions = list(zip(view.indices(access.index), view.shape, strict=True))
     return [g for g in left if not any(_falls_outside(g, index, extent, tiles) for index, extent in dimensions)]
 
 

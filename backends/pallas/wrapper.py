@@ -23,7 +23,7 @@ def wrapper(program: TileProgram, views: dict[Tensor, View], tiles: Tiles) -> li
         options += ["out_specs=[", *indented(_spec(views[t], steps, program, tiles) for t in program.outputs), "],"]
     shapes = [f"jax.ShapeDtypeStruct({tupled(map(str, views[t].padded))}, {dtype_name(t.dtype)})," for t in program.outputs]
     options += ["out_shape=[", *indented(shapes), "],", "interpret=interpret,", "compiler_params=compiler_params,"]
-    call = [f"{', '.join(outputs)}{',' if len(outputs) == 1 else ''} = pl.pallas_call(", *indented(["kernel,", *options])]
+    call = [f"{tupled(outputs) if len(outputs) == 1 else ', '.join(outputs)} = pl.pallas_call(", *indented(["kernel,", *options])]
     results = [_restored(arrays[t], views[t]) for t in program.outputs]
     body = [*prepared, *call, f")({', '.join(inputs)})", f"return {tupled(results)}"]
     arguments = "".join(f"{name}, " for name in inputs)
@@ -31,12 +31,13 @@ def wrapper(program: TileProgram, views: dict[Tensor, View], tiles: Tiles) -> li
 
 
 def _about(program: TileProgram) -> list[str]:
+    """The docstring of `run`."""
     inputs, outputs = (", ".join(str(t) for t in tensors) for tensors in (program.inputs, program.outputs))
-    line = f'"""{program.name}: ({inputs}) -> ({outputs})."""'
-    if len(line) <= WIDTH:
-        return [line]
-    tensors = [*(f"in   {t}" for t in program.inputs), *(f"out  {t}" for t in program.outputs)]
-    return [f'"""{program.name}.', "", *tensors, '"""']
+    line = f'"""{program.name}: ({inputs}) -> ({outputs}).'
+    listed = [*(f"in  {t}" for t in program.inputs), *(f"out {t}" for t in program.outputs)]
+    tensors = [line] if len(line) <= WIDTH else [f'"""{program.name}.', "", *listed]
+    options = f"num_warps={program.num_warps}, num_stages={program.num_stages}"
+    return [*tensors, "", f"On a GPU, compiler_params=jax.experimental.pallas.triton.CompilerParams({options}).", '"""']
 
 
 def _prepare(name: str, view: View) -> list[str]:
