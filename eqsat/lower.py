@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import builtins
 import keyword
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 
 import ml_dtypes  # noqa: F401  registers bfloat16 and float8 with NumPy
@@ -167,6 +167,8 @@ class _Lowering:
 
     def value(self, term: Term, scope: _Scope) -> Value:
         """`term` in its own dtype."""
+        for operand in self._pending(term, scope):  # operands first, or long chains would recurse deeply
+            self._remembered(operand, "raw", scope, self._raw)
         return self._remembered(term, "value", scope, self._value)
 
     def wide(self, term: Term, scope: _Scope) -> Value:
@@ -180,6 +182,20 @@ class _Lowering:
         if (term, stage) not in home.memo:
             home.memo[term, stage] = make(term, home)
         return home.memo[term, stage]
+
+    def _pending(self, term: Term, scope: _Scope) -> Iterator[Term]:
+        """Scalar operations below `term` that have no value yet, operands first; reductions are not entered."""
+        seen: set[Term] = set()
+        stack = [(term, False)]
+        while stack:
+            t, ready = stack.pop()
+            if ready:
+                yield t
+            elif t not in seen and (t.head in SCALARS or t.head == "cast"):
+                seen.add(t)
+                if (t, "raw") not in scope.home(t).memo:
+                    stack += [(t, True)] if t.head in SCALARS else []
+                    stack += [(a, False) for a in reversed(t.args)]
 
     def _value(self, term: Term, scope: _Scope) -> Value:
         match term.head:

@@ -81,9 +81,10 @@ class Tiling:
         """True where a position along `axis` exists."""
         return scalar("lt", pos(Index.of(axis), "int32"), const(axis.extent, "int32"))
 
-    def padded_range(self, index: Index) -> tuple[int, int]:
-        """Range of an index over whole tiles, padding included."""
-        return index.substitute({a: Index.of(self._padded(a)) for a in index.axes}).range
+    def padded_range(self, index: Index, trusted: Iterable[Axis] = ()) -> tuple[int, int]:
+        """Range of an index over whole tiles: padding is included, but for the axes that are `trusted` to be inside."""
+        trusted = frozenset(trusted)
+        return index.substitute({a: Index.of(self._padded(a)) for a in index.axes - trusted}).range
 
     def _padded(self, axis: Axis) -> Axis:
         tile = self.tiles[axis]
@@ -91,15 +92,28 @@ class Tiling:
         return Axis(f"{axis.name}:{axis.extent}", tile.count * tile.tile)
 
     def guards(self, term: Term) -> tuple[Guard, ...]:
-        """The tests that keep a load inside its tensor."""
-        tests: dict[Guard, None] = {}
-        for index, extent in zip(term.indices, term.tensor.shape, strict=True):
-            low, high = self.padded_range(index)
-            # in the padding of its axes, an operand may leave the range that is promised for it
-            stray = any(self.ragged(a) for slot in index.slots for a in term.args[slot].axes)
-            if low < 0 or high >= extent or stray:
-                tests[index, extent] = None
-        return tuple(tests)
+        """The tests that keep a load inside its tensor, and away from it in the padding of every axis."""
+        tests = self._bounds(term, ())
+        ragged = [t.axis for t in self.tiles.values() if t.axis in term.axes and self.ragged(t.axis)]
+        missed = [a for a in ragged if not any(self._misses(*test, a) for test in tests)]
+        own: list[Guard] = [(Index.of(a), a.extent) for a in missed]
+        return tuple(dict.fromkeys([*own, *(self._bounds(term, missed) if missed else tests)]))
+
+    def _bounds(self, term: Term, trusted: Iterable[Axis]) -> list[Guard]:
+        """The dimensions that an index may leave."""
+        ranges = [self.padded_range(i, trusted) for i in term.indices]
+        tests = zip(ranges, term.indices, term.tensor.shape, strict=True)
+        return [(index, extent) for (low, high), index, extent in tests if low < 0 or high >= extent]
+
+    def _misses(self, index: Index, extent: int, axis: Axis) -> bool:
+        """True if a guard rejects all of the padding of `axis`."""
+        if axis not in index.axes or index.slots:
+            return False
+        tile = self.tiles[axis]
+        beyond = Axis(f"{axis.name}:beyond", tile.count * tile.tile - axis.extent)
+        others = {a: Index.of(self._padded(a)) for a in index.axes if a != axis}
+        low, high = index.substitute({**others, axis: beyond + Index.of(axis.extent)}).range
+        return low >= extent or high < 0
 
     def zero_padded(self, term: Term, axis: Axis) -> bool:
         """True if `term` is surely 0 (or False) in the padding of `axis`."""
@@ -107,7 +121,7 @@ class Tiling:
             case "const":
                 return const_value(term) == 0
             case "load":
-                return any(self._misses(index, extent, axis) for index, extent in self.guards(term))
+                return axis in term.axes  # by its guards
             case "cast" | "neg" | "abs" | "add" | "sub" | "mul" | "and" | "or":
                 return all(self.zero_padded(a, axis) for a in term.args)
             case "where":
@@ -118,16 +132,6 @@ class Tiling:
                 return x is y and self._number_padded(x, axis)
         return False
 
-    def _misses(self, index: Index, extent: int, axis: Axis) -> bool:
-        """True if a guard rejects all of the padding of `axis`."""
-        tile = self.tiles[axis]
-        beyond = Axis(f"{axis.name}:beyond", tile.count * tile.tile - axis.extent)
-        low, high = self.padded_range(index)
-        if axis in index.axes:
-            others = {a: Index.of(self._padded(a)) for a in index.axes if a != axis}
-            low, high = index.substitute({**others, axis: beyond + Index.of(axis.extent)}).range
-        return not index.slots and (low >= extent or high < 0)
-
     def _number_padded(self, term: Term, axis: Axis) -> bool:
         """True if `term` is surely not NaN in the padding of `axis`."""
         filled = term.head == "where" and term.args[0] is self.inside(axis) and term.args[2].head == "const"
@@ -137,8 +141,11 @@ class Tiling:
         """`term` with the identity of a reduction in the padding of `axis`."""
         if not self.ragged(axis):
             return term
-        if identity_of(name, term.dtype) == 0 and self.zero_padded(term, axis):
+        zero = identity_of(name, term.dtype) == 0
+        if zero and self.zero_padded(term, axis):
             return term
+        if zero and term.head == "cast":  # 0 stays 0, and the wider side may be at hand
+            return cast(term.dtype, self.filled("sum", axis, term.args[0]))
         return self.spread(name, axis, term)
 
     def spread(self, name: str, axis: Axis, term: Term) -> Term:
@@ -154,9 +161,11 @@ class Tiling:
         one block; max and min get back the NaN that a tile's reduction may lose; online is spelled out where one
         tile holds the whole axis.
         """
-        if term not in self._prepared:
-            self._prepared[term] = self._prepare_form(self._merge(rebuild(term, tuple(self._prepare(a) for a in term.args))))
-        return self._prepared[term]
+        done = self._prepared
+        for t in term.walk():
+            if t not in done:
+                done[t] = self._prepare_form(self._merge(rebuild(t, tuple(done[a] for a in t.args))))
+        return done[term]
 
     def _merge(self, term: Term) -> Term:
         axis = term.bound
