@@ -117,13 +117,22 @@ class _Pricing:
         names = [list(terms)[i] for i in stack.argmax(0)]
         return seconds, [n if t > d.launch_seconds / 2 else "launch" for n, t in zip(names, top, strict=True)]
 
+    def passes(self, scope: frozenset[Axis], passes: int) -> np.ndarray:
+        """Repetitions by consecutive loops, which a resident axis does not need."""
+        if passes == 1:
+            return self.one
+        looped = sum((self.loop[a] for a in scope if a in self.loop), start=0.0 * self.one)
+        return np.where(looped > 0, float(passes), 1.0)
+
+    def executed(self, scope: frozenset[Axis], passes: int) -> np.ndarray:
+        """Points evaluated in all."""
+        return self.volume(scope) * self.repeats(scope) * self.passes(scope, passes)
+
     @cached_property
     def l2_nbytes(self) -> np.ndarray:
         total = self.one * sum(o.nbytes for o in self.work.kernel.outputs)
         for r in self.work.reads:
-            looped = prod((np.where(self.loop[a], 0.0, 1.0) for a in r.scope if a in self.loop), start=self.one)
-            passes = np.where(looped > 0, 1.0, r.passes)
-            total = total + self.volume(r.scope) * self.repeats(r.scope) * passes * DTYPES[r.tensor.dtype].nbytes
+            total = total + self.executed(r.scope, r.passes) * DTYPES[r.tensor.dtype].nbytes
         return total
 
     def dram_nbytes(self) -> np.ndarray:
@@ -139,14 +148,14 @@ class _Pricing:
             peak = self.device.contraction_flops(c.dtype)
             intensity = rows * columns / (rows + columns)
             efficiency = self.device.tensor_efficiency * np.minimum(1.0, intensity / 48.0)
-            total = total + 2 * self.volume(c.scope) * self.repeats(c.scope) / (peak * efficiency)
+            total = total + 2 * self.executed(c.scope, c.passes) / (peak * efficiency)
         return total
 
     def unit_seconds(self, unit: str, rate: float) -> np.ndarray:
         total = 0.0 * self.one
-        for (scope, u), operations in self.work.work.items():
+        for (scope, u, passes), operations in self.work.work.items():
             if u == unit:
-                total = total + self.volume(scope) * self.repeats(scope) * operations
+                total = total + self.executed(scope, passes) * operations
         return total / rate
 
     def fits(self) -> np.ndarray:

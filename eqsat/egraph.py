@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from eqsat.index import Axis, Index
-from eqsat.notation import Stored, Tensor, Term, const, const_value, substitute
-from eqsat.regions import Region
+from eqsat.notation import Stored, Tensor, Term, const, const_value
+from eqsat.regions import Region, definition_at
 from eqsat.rule import PHASES, SIGNATURES, Rule, lower
 from eqsat.scalars import DTYPES, REDUCTIONS, SCALARS
 
@@ -341,7 +341,7 @@ class _Ingest:
         for arg in term.args:
             self._inline(arg, below)
         if term.head == "load" and not term.args and term.tensor in self._defined:
-            inlined = definition_at(term)
+            inlined = definition_at(term.tensor, term.indices)
             if nesting > 0 or not any(is_contraction(t) for t in inlined.walk()):
                 self.tables["union"].append((self.number[term], self.add(inlined)))
                 self._inline(inlined, nesting)
@@ -371,14 +371,6 @@ class _Ingest:
 
     def _map(self, number: int) -> tuple[Index, ...]:
         return list(self._maps)[number]
-
-
-def definition_at(term: Term) -> Term:
-    """The term that a load of a defined tensor stands for."""
-    tensor = term.tensor
-    assert isinstance(tensor, Stored)
-    indices = [i for i, n in zip(term.indices, tensor.shape, strict=True) if n != 1]
-    return substitute(tensor.term, dict(zip(tensor.axes, indices, strict=True)))
 
 
 def is_contraction(term: Term) -> bool:

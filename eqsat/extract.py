@@ -25,12 +25,18 @@ class Choice:
     status: str
 
 
-def choose(candidates: list[Candidate], outputs: Iterable[Entity], time_limit: float = 5.0) -> Choice:
-    """The cheapest selection. Raises ValueError if some output has no candidate."""
+def choose(
+    candidates: list[Candidate], outputs: Iterable[Entity], time_limit: float = 5.0, known: float = float("inf")
+) -> Choice:
+    """The cheapest selection; `known` is the total of one that is known to exist, which prunes.
+
+    Raises ValueError if some output has no candidate.
+    """
     from scipy.optimize import Bounds, LinearConstraint, milp  # imported late: it costs a second
     from scipy.sparse import csr_array
 
-    candidates = _undominated(candidates)
+    known *= 1 + 1e-6
+    candidates = _undominated(candidates, known)
     producers: dict[int, list[int]] = {}
     for i, c in enumerate(candidates):
         for e in c.produces:
@@ -56,6 +62,8 @@ def choose(candidates: list[Candidate], outputs: Iterable[Entity], time_limit: f
             for made in c.produces:
                 if e in cyclic and cyclic[e] == cyclic.get(made.number):
                     at_least({potential[made.number]: 1.0, potential[e]: -1.0, i: -big}, 1.0 - big)
+    if known < float("inf"):
+        at_least({i: -c.cost.seconds * 1e6 for i, c in enumerate(candidates)}, -known * 1e6)
     n = len(candidates) + len(cyclic)
     entries = [(r, column, value) for r, row in enumerate(rows) for column, value in row.items()]
     at, columns, values = zip(*entries, strict=True)
@@ -69,7 +77,7 @@ def choose(candidates: list[Candidate], outputs: Iterable[Entity], time_limit: f
         constraints=LinearConstraint(matrix, np.array(lower), np.inf),
         integrality=integral,
         bounds=Bounds(0, upper),
-        options={"time_limit": time_limit, "mip_rel_gap": 1e-6},
+        options={"time_limit": time_limit, "mip_rel_gap": 1e-4},
     )
     if result.x is None:
         raise ValueError(f"extraction: a feasible selection required, got {result.message}")
@@ -78,14 +86,30 @@ def choose(candidates: list[Candidate], outputs: Iterable[Entity], time_limit: f
     return Choice(ordered, sum(c.cost.seconds for c in ordered), float(result.mip_gap or 0.0), str(result.message))
 
 
-def _undominated(candidates: list[Candidate]) -> list[Candidate]:
-    """Per (products, needs) only the cheapest."""
-    best: dict[tuple[frozenset[int], frozenset[int]], Candidate] = {}
-    for c in candidates:
-        key = (frozenset(e.number for e in c.produces), c.needs)
-        if key not in best or c.cost.seconds < best[key].cost.seconds:
-            best[key] = c
-    return list(best.values())
+def _undominated(candidates: list[Candidate], limit: float) -> list[Candidate]:
+    """Without those that cost more than a known selection, or that another beats with no more loads and no fewer stores."""
+    rows = sorted(
+        (c.cost.seconds, -sum(1 << e.number for e in c.produces).bit_count(), i, sum(1 << n for n in c.needs), sum(1 << e.number for e in c.produces))
+        for i, c in enumerate(candidates)
+        if c.cost.seconds <= limit
+    )
+    kept: list[tuple[int, int, int]] = []
+    by_product: dict[int, list[tuple[int, int]]] = {}
+    for _, _, i, needs, produces in rows:
+        first = produces & -produces
+        rivals = by_product.get(first, [])
+        if any(not (n & ~needs) and not (produces & ~p) for n, p in rivals):
+            continue
+        kept.append((i, needs, produces))
+        rest = produces
+        while rest:
+            bit = rest & -rest
+            by_product.setdefault(bit, []).append((needs, produces))
+            rest ^= bit
+    made = 0
+    for _, _, produces in kept:
+        made |= produces
+    return [candidates[i] for i, needs, _ in sorted(kept) if not needs & ~made]
 
 
 def _cyclic(candidates: list[Candidate]) -> dict[int, int]:

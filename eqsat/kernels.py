@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from eqsat.cost import FREE, Cost, price
 from eqsat.devices import Device
-from eqsat.egraph import Row, Saturated
+from eqsat.egraph import Row, Saturated, loads_in
 from eqsat.index import Axis, Index
 from eqsat.notation import Kernel, Stored, Tensor, Term, dimension_indices
 from eqsat.regions import Region
@@ -24,7 +24,7 @@ from eqsat.scalars import DTYPES, SCALARS
 from eqsat.schedule import Schedule, schedules
 from eqsat.work import Work
 
-KEYS = 14  # leaf sets kept per class
+KEYS = 8  # leaf sets kept per class
 PER_KEY = 2  # fragments kept per leaf set
 PER_ENTITY = 20  # candidates priced per storable tensor
 SWEEPS = 6
@@ -65,7 +65,7 @@ class Candidate:
     cost: Cost
     schedule: Schedule | None
     rules: frozenset[str]  # rules that made some e-node of it
-    constant: bool = False
+    constant: bool = False  # depends on constants only: run once, so it costs nothing
 
 
 class Pool:
@@ -79,7 +79,9 @@ class Pool:
         self._constant = self._constant_classes()
         self._add_entities(saturated)
         self._number_rows()
+        self._sequence = self._order()
         self._flow = [device.launch_seconds + e.tensor.nbytes / device.dram_bytes_per_second for e in self.entities]
+        self._users = self._count_users()
         self._fragments: dict[int, list[Fragment]] = {c: [] for c in self.classes}
         self._terms: dict[tuple[int, int], Term] = {}
         self._priced: dict[tuple[Term, ...], tuple[Cost, Schedule | None]] = {}
@@ -107,9 +109,10 @@ class Pool:
     def _add_entities(self, saturated: Saturated) -> None:
         for stored in self.region.definitions:
             self._entity(saturated.class_of[stored], stored)
-        known = {e.class_id for e in self.entities}
+        known, defined = {e.class_id for e in self.entities}, set(self.region.definitions)
         for c, rows in self.classes.items():
-            if c not in known and any(r.head in ("reduce", "online") for r in rows):
+            renamed = any(r.head == "load" and r.data[0] in defined and not r.args for r in rows)  # a stored tensor under other axes
+            if c not in known and not renamed and any(r.head in ("reduce", "online") for r in rows):
                 axes = tuple(sorted(self.axes[c]))
                 shape = tuple(a.extent for a in axes)
                 tensor = Stored(f"t{len(self.entities)}", shape, rows[0].dtype, None, axes)  # type: ignore[arg-type]
@@ -133,9 +136,16 @@ class Pool:
         self.row_seconds: list[float] = []
         self.row_leaf: list[int] = []  # mask of the entity loaded
         self._class_bit = {c: 1 << n for n, c in enumerate(self.classes)}
+        self._binding: dict[Axis, int] = defaultdict(int)  # masks of the rows that bind, or mention, an axis
+        self._mentioning: dict[Axis, int] = defaultdict(int)
         for c, rows in self.classes.items():
             self.row_numbers[c] = []
             for row in rows:
+                bit = 1 << len(self.rows)
+                for axis in self.axes[c]:
+                    self._mentioning[axis] |= bit
+                if row.head in ("reduce", "online"):
+                    self._binding[row.data[1] if row.head == "reduce" else row.data[0]] |= bit
                 self.row_numbers[c].append(len(self.rows))
                 self.rows.append(row)
                 self.row_seconds.append(self._row_seconds(c, row))
@@ -165,11 +175,10 @@ class Pool:
     # --- fragments ----------------------------------------------------------------------------------------------
 
     def _grow(self) -> None:
-        order = self._order()
         for _ in range(SWEEPS):
             changed = False
-            for c in order:
-                kept = self._best(c, [f for n in self.row_numbers[c] for f in self._combine(c, n)])
+            for c in self._sequence:
+                kept = self._best(c, [f for n in self.row_numbers[c] for f in self._combine(c, n, self._fragments, self._flow)])
                 if kept != self._fragments[c]:
                     self._fragments[c] = kept
                     changed = True
@@ -193,16 +202,16 @@ class Pool:
                     stack.extend((a, False) for r in self.classes[c] for a in r.args if a not in seen)
         return order
 
-    def _combine(self, c: int, n: int) -> list[Fragment]:
+    def _combine(self, c: int, n: int, below: dict[int, list[Fragment]], behind: list[float]) -> list[Fragment]:
+        """Fragments of class c through its e-node n, from fragments of its operands; `behind` is the work behind each leaf."""
         row = self.rows[n]
         own, leaf = self.row_seconds[n], self.row_leaf[n]
         bit, node = self._class_bit[c], 1 << n
         if not row.args:
-            behind = self._flow[leaf.bit_length() - 1] if leaf else 0.0
-            return [Fragment(own + behind, leaf, node, bit, n)]
+            return [Fragment(own + (behind[leaf.bit_length() - 1] if leaf else 0.0), leaf, node, bit, n)]
         found: list[Fragment] = []
-        width = (len(self._fragments[row.args[0]]) or 1) if len(row.args) == 1 else 10 if len(row.args) == 2 else 5
-        for parts in product(*(self._fragments[a][:width] for a in row.args)):
+        width = {1: None, 2: 8}.get(len(row.args), 4)
+        for parts in product(*(below[a][:width] for a in row.args)):
             flow, leaves, nodes, classes = own, leaf, node, bit
             for part in parts:
                 if part.classes & bit:
@@ -213,15 +222,24 @@ class Pool:
                 flow += part.flow - self._seconds(shared)
                 shared_leaves = leaves & part.leaves
                 if shared_leaves:
-                    flow -= self._shared_flow(shared_leaves, shared)
+                    flow -= self._behind(shared_leaves, behind)
                 leaves |= part.leaves
                 nodes |= part.nodes
                 classes |= part.classes
             else:
                 if row.head == "reduce":
                     flow += self._contraction_correction(c, row, parts[0])
+                if row.head in ("reduce", "online"):
+                    flow += self._further_pass(row, nodes & ~node)
                 found.append(Fragment(flow, leaves, nodes, classes, n))
         return found
+
+    def _further_pass(self, row: Row, nodes: int) -> float:
+        """A reduction over what another reduction of the same axis must finish first traverses the axis once more."""
+        axis = row.data[1] if row.head == "reduce" else row.data[0]
+        if not nodes & self._binding[axis]:
+            return 0.0
+        return self._seconds(nodes & self._mentioning[axis])
 
     def _seconds(self, nodes: int) -> float:
         total = 0.0
@@ -231,12 +249,12 @@ class Pool:
             nodes ^= 1 << n
         return total
 
-    def _shared_flow(self, leaves: int, shared_nodes: int) -> float:
-        """What lies behind leaves that both parts count."""
+    def _behind(self, leaves: int, behind: list[float]) -> float:
+        """What lies behind leaves that two parts both count."""
         total = 0.0
         while leaves:
             e = leaves.bit_length() - 1
-            total += self._flow[e]
+            total += behind[e]
             leaves ^= 1 << e
         return total
 
@@ -268,15 +286,21 @@ class Pool:
 
     def _update_flow(self) -> None:
         """Work behind each leaf: the cheapest known cone that makes it, shared among its users."""
-        users = [0] * len(self.entities)
-        for leaf in self.row_leaf:
-            if leaf:
-                users[leaf.bit_length() - 1] += 1
         for e in self.entities:
             own = [f.flow for f in self._fragments[e.class_id] if not f.leaves & (1 << e.number)]
             if own:
                 store = self.device.launch_seconds + e.tensor.nbytes / self.device.dram_bytes_per_second
-                self._flow[e.number] = (min(own) + store) / max(1, users[e.number])
+                self._flow[e.number] = 0.0 if e.constant else (min(own) + store) / self._users[e.number]
+
+    def _count_users(self) -> list[int]:
+        """Definitions that load each entity (an output has one user more)."""
+        users = [int(e.tensor in self.region.outputs) for e in self.entities]
+        number = {e.tensor: e.number for e in self.entities}
+        for stored in self.region.definitions:
+            for tensor in loads_in(stored.term):
+                if tensor in number:
+                    users[number[tensor]] += 1
+        return [max(1, n) for n in users]
 
     # --- candidates ---------------------------------------------------------------------------------------------
 
@@ -286,6 +310,7 @@ class Pool:
         single: list[Candidate] = []
         for e in self.entities:
             single.extend(self._of_entity(e))
+        single.extend(self._climbed())
         wanted = {n for c in single for n in c.needs} | {e.number for e in self.entities if e.tensor in self.region.outputs}
         return [*single, *self._with_interior(single, wanted), *self._siblings(single)]
 
@@ -296,6 +321,90 @@ class Pool:
         if e.tensor.term is not None:
             made.append(self._original(e))
         return [c for c in made if c.cost.seconds < float("inf")]
+
+    # --- hill climbing over what is stored ------------------------------------------------------------------------
+
+    def _climbed(self) -> list[Candidate]:
+        """Kernels of good sets of stored tensors, found by storing or not storing one tensor at a time.
+
+        Fragments are ranked without their schedules; here whole sets are judged by the true price, so that what a
+        ranking by parts cannot see (a score matrix that is never stored) is among the candidates.
+        """
+        outputs = sum(1 << e.number for e in self.entities if e.tensor in self.region.outputs)
+        definitions = sum(1 << e.number for e in self.entities if e.tensor.term is not None)
+        found: dict[int, Candidate] = {}
+        self.known = float("inf")  # total of the best selection met
+        for stored in (definitions, outputs | sum(1 << e.number for e in self.entities if self._contracts(e))):
+            self._climb(stored, outputs, found)
+        return [c for c in found.values() if c.cost.seconds < float("inf")]
+
+    def _contracts(self, e: Entity) -> bool:
+        return any(r.head == "reduce" and r.data[0] == "sum" for r in self.classes[e.class_id]) and e.tensor.term is not None
+
+    def _climb(self, stored: int, outputs: int, found: dict[int, Candidate]) -> None:
+        seconds = self._evaluate(stored, outputs, found)
+        improved = True
+        while improved:
+            improved = False
+            for e in reversed(self.entities):
+                bit = 1 << e.number
+                if bit & outputs:
+                    continue
+                other = self._evaluate(stored ^ bit, outputs, found)
+                if other < seconds * (1 - 1e-9):
+                    stored, seconds, improved = stored ^ bit, other, True
+        self.known = min(self.known, seconds)
+
+    def _evaluate(self, stored: int, outputs: int, found: dict[int, Candidate]) -> float:
+        """Total time if exactly these entities may be loaded; the kernels are added to `found`."""
+        free = [0.0] * len(self.entities)
+        best = self._mapped(stored, free)
+        total, needed, done = 0.0, outputs, 0
+        while todo := needed & ~done:
+            e = self.entities[todo.bit_length() - 1]
+            done |= 1 << e.number
+            fragment = self._root(e, best, free)
+            if fragment is None:
+                return float("inf")
+            key = fragment.nodes | 1 << (len(self.rows) + e.number)
+            if key not in found:
+                found[key] = self._candidate((e,), (fragment,))
+            total += found[key].cost.seconds
+            needed |= fragment.leaves
+        return total
+
+    def _mapped(self, stored: int, free: list[float]) -> dict[int, list[Fragment]]:
+        """The best fragment of each class when exactly these entities may be loaded."""
+        best: dict[int, list[Fragment]] = {c: [] for c in self.classes}
+        for _ in range(SWEEPS):
+            changed = False
+            for c in self._sequence:
+                found = [
+                    f
+                    for n in self.row_numbers[c]
+                    if not self.row_leaf[n] or self.row_leaf[n] & stored
+                    for f in self._combine(c, n, best, free)
+                ]
+                if found and (not best[c] or min(found) < best[c][0]):
+                    best[c] = [min(found)]
+                    changed = True
+            if not changed:
+                break
+        return best
+
+    def _root(self, e: Entity, best: dict[int, list[Fragment]], free: list[float]) -> Fragment | None:
+        """The best fragment that computes an entity rather than loading it."""
+        own = 1 << e.number
+        found = [
+            f
+            for n in self.row_numbers[e.class_id]
+            if self.rows[n].head != "load" or self.rows[n].args
+            for f in self._combine(e.class_id, n, best, free)
+            if not f.leaves & own
+        ]
+        return min(found, default=None)
+
+    # --- candidates of one entity -----------------------------------------------------------------------------------
 
     def _loads_itself(self, f: Fragment, e: Entity) -> bool:
         return self.rows[f.top].head == "load" and self.rows[f.top].data[0] is e.tensor
@@ -339,12 +448,12 @@ class Pool:
         self, produces: tuple[Entity, ...], needs: frozenset[int], terms: tuple[Term, ...], rules: frozenset[str]
     ) -> Candidate:
         kernel = Kernel(produces[0].tensor.name, tuple(_store(e.tensor, t) for e, t in zip(produces, terms, strict=True)))
-        if all(e.constant for e in produces) and all(self._constant_leaf(t) for t in kernel.inputs):
-            return Candidate(produces, needs, kernel, FREE, None, rules, constant=True)
         if terms not in self._priced:
             work = Work(kernel)
             self._priced[terms] = price(work, schedules(work), self.device)
-        return Candidate(produces, needs, kernel, *self._priced[terms], rules)
+        cost, schedule = self._priced[terms]
+        folded = all(e.constant for e in produces) and all(self._constant_leaf(t) for t in kernel.inputs)
+        return Candidate(produces, needs, kernel, FREE if folded else cost, schedule, rules, folded)
 
     def _constant_leaf(self, tensor: Tensor) -> bool:
         return tensor in self.region.constant or any(e.tensor is tensor and e.constant for e in self.entities)

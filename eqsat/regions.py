@@ -1,9 +1,9 @@
 """Regions: what is optimised in one e-graph.
 
-The tensors of a reading are first brought into canonical form: bound axes get the lowest names that capture nothing
-(looking through the definitions of loaded tensors, so that alpha-equal terms stay equal after inlining), and tensors that no
-kernel boundary could want are inlined for good. The rest is cut where a single tensor is live, which has to be stored
-anyway. Regions of equal structure share a key and are optimised once.
+Tensors that no kernel boundary could want are inlined for good. The rest is cut at residuals, which are stored anyway. Each
+region is then brought into canonical form: bound axes get the lowest names that capture nothing, looking through the
+definitions of loaded tensors, so that alpha-equal terms stay equal after inlining. Regions of equal structure share a key
+and are optimised once.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import itertools
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from eqsat.index import Axis, Index
 from eqsat.notation import Stored, Tensor, Term, bound_level, load, rebuild, substitute
-from eqsat.scalars import SCALARS
+from eqsat.scalars import DTYPES, SCALARS
 
 MAX_DEFINITIONS = 28  # beyond this many stored tensors a region is cut where the fewest bytes are live
 
@@ -56,23 +57,18 @@ def _structure(term: Term, number: dict[Tensor, int]) -> Hashable:
 
 
 class Canonical:
-    """Rebuilds definitions with canonical bound axes; keeps the map from old to new tensors."""
+    """Rebuilds the definitions of a region over new leaves, with the lowest bound axes that capture nothing."""
 
-    def __init__(self) -> None:
-        self.renamed: dict[Tensor, Tensor] = {}
-        self._inline: set[Tensor] = set()
+    def __init__(self, tensors: dict[Tensor, Tensor]) -> None:
+        self.tensors = tensors  # old -> new
         self._levels: dict[tuple[Term, frozenset[Axis]], int] = {}
         self._fresh = itertools.count()
 
-    def define(self, stored: Stored, keep: bool) -> None:
-        """Add a definition; when not kept, its loads are replaced by its term from now on."""
-        term = self.term(stored.term)
-        self.renamed[stored] = Stored(stored.name, stored.shape, stored.dtype, term, stored.axes)
-        if not keep:
-            self._inline.add(stored)
-
-    def term(self, term: Term) -> Term:
-        return self._visit(term, {})
+    def define(self, stored: Stored) -> Stored:
+        """The definition in canonical form; later definitions load it in place of the old one."""
+        new = Stored(stored.name, stored.shape, stored.dtype, self._visit(stored.term, {}), stored.axes)
+        self.tensors[stored] = new
+        return new
 
     def _visit(self, term: Term, memo: dict[Term, Term]) -> Term:
         if term in memo:
@@ -81,21 +77,9 @@ class Canonical:
             result = self._bind(term, axis)
         else:
             args = tuple(self._visit(a, memo) for a in term.args)
-            result = self._load(term, args) if term.head == "load" else rebuild(term, args)
+            result = load(self.tensors[term.tensor], term.indices, args) if term.head == "load" else rebuild(term, args)
         memo[term] = result
         return result
-
-    def _load(self, term: Term, operands: tuple[Term, ...]) -> Term:
-        tensor = self.renamed.get(term.tensor, term.tensor)
-        if term.tensor in self._inline and not operands:
-            assert isinstance(tensor, Stored)
-            return self.inlined(tensor, term.indices)
-        return load(tensor, term.indices, operands)
-
-    def inlined(self, tensor: Stored, indices: Sequence[Index]) -> Term:
-        """The definition of `tensor` at an index."""
-        values = {axis: index for axis, index in zip(_axis_per_dimension(tensor), indices, strict=True) if axis is not None}
-        return substitute(tensor.term, values)
 
     def _bind(self, term: Term, axis: Axis) -> Term:
         """Give the bound axis the lowest name that no binder below it would capture."""
@@ -128,6 +112,12 @@ class Canonical:
         below = max((self.level(a, wanted) for a in term.args), default=0)
         bound = term.bound
         return below if bound is None else max(below, bound_level(bound) + 1)
+
+
+def definition_at(tensor: Stored, indices: Sequence[Index]) -> Term:
+    """The term of a stored tensor at an index."""
+    values = {axis: index for axis, index in zip(_axis_per_dimension(tensor), indices, strict=True) if axis is not None}
+    return substitute(tensor.term, values)
 
 
 def _axis_per_dimension(tensor: Stored) -> list[Axis | None]:
@@ -168,8 +158,10 @@ def _loaded(term: Term) -> set[Tensor]:
 
 
 def _worth_storing(stored: Stored) -> bool:
-    """Sharing a tensor pays only if computing it costs more than loading it."""
-    return any(t.head in SCALARS and SCALARS[t.head].unit == "special" for t in stored.term.walk())
+    """Sharing a tensor pays only if it takes more to compute than to load."""
+    terms = list(stored.term.walk())
+    read = sum(prod(a.extent for a in t.axes) * DTYPES[t.dtype].nbytes for t in terms if t.head == "load")
+    return read > stored.nbytes or any(t.head in SCALARS and SCALARS[t.head].unit == "special" for t in terms)
 
 
 def _contraction_operands(term: Term) -> set[Tensor]:
@@ -187,20 +179,33 @@ def _contraction_operands(term: Term) -> set[Tensor]:
 # --- cutting --------------------------------------------------------------------------------------------------------
 
 
-def canonical_steps(steps: Sequence[Any], outputs: Iterable[Tensor]) -> tuple[list[Any], dict[Tensor, Tensor]]:
-    """Steps with canonical definitions of the tensors worth keeping; opaque calls stay. Also the map old -> new tensor."""
+def kept_steps(steps: Sequence[Any], outputs: Iterable[Tensor]) -> tuple[list[Any], dict[Tensor, Tensor]]:
+    """Steps with every tensor that is no boundary inlined; opaque calls stay. Also the map from old to new tensors."""
     needed = set(outputs) | {t for s in steps if not isinstance(s, Stored) for t in s.inputs if isinstance(t, Tensor)}
     keep = boundaries(steps, needed)
-    canonical = Canonical()
+    renamed: dict[Tensor, Tensor] = {}
     result: list[Any] = []
     for step in steps:
-        if isinstance(step, Stored):
-            canonical.define(step, step in keep)
-            if step in keep:
-                result.append(canonical.renamed[step])
-        else:
+        if not isinstance(step, Stored):
             result.append(step)
-    return result, canonical.renamed
+            continue
+        renamed[step] = Stored(step.name, step.shape, step.dtype, _inlined(step.term, renamed, keep, {}), step.axes)
+        if step in keep:
+            result.append(renamed[step])
+    return result, renamed
+
+
+def _inlined(term: Term, renamed: dict[Tensor, Tensor], keep: set[Stored], memo: dict[Term, Term]) -> Term:
+    if term not in memo:
+        args = tuple(_inlined(a, renamed, keep, memo) for a in term.args)
+        if term.head != "load":
+            memo[term] = rebuild(term, args)
+        elif (new := renamed.get(term.tensor)) is not None and term.tensor not in keep:
+            assert isinstance(new, Stored)
+            memo[term] = definition_at(new, term.indices)
+        else:
+            memo[term] = load(new or term.tensor, term.indices, args)
+    return memo[term]
 
 
 def cut(steps: Sequence[Any], outputs: Iterable[Tensor], constant: frozenset[Tensor]) -> list[Region | Any]:
@@ -267,15 +272,13 @@ def _region(block: Sequence[Stored], wanted: set[Tensor], constant: frozenset[Te
     return Region(tuple(inputs), tuple(block), tuple(s for s in block if s in wanted), constant & set(inputs))
 
 
-def local(region: Region) -> tuple[Region, dict[Tensor, Tensor]]:
-    """The region over leaf inputs (an input that another region defines is a plain buffer here), and the map to it."""
-    mapping: dict[Tensor, Tensor] = {t: Tensor(t.name, t.shape, t.dtype) for t in region.inputs}
-    for s in region.definitions:
-        mapping[s] = Stored(s.name, s.shape, s.dtype, retarget(s.term, mapping), s.axes)
-    outputs = tuple(mapping[s] for s in region.outputs)
-    definitions = tuple(mapping[s] for s in region.definitions)
-    constant = frozenset(mapping[t] for t in region.constant)
-    return Region(tuple(mapping[t] for t in region.inputs), definitions, outputs, constant), mapping  # type: ignore[arg-type]
+def local(region: Region) -> Region:
+    """The region over leaf inputs of its own (what another region defines is a plain buffer here), in canonical form."""
+    canonical = Canonical({t: Tensor(t.name, t.shape, t.dtype) for t in region.inputs})
+    inputs = tuple(canonical.tensors[t] for t in region.inputs)
+    definitions = tuple(canonical.define(s) for s in region.definitions)
+    outputs = tuple(new for old, new in zip(region.definitions, definitions, strict=True) if old in region.outputs)
+    return Region(inputs, definitions, outputs, frozenset(canonical.tensors[t] for t in region.constant))
 
 
 def retarget(term: Term, tensors: dict[Tensor, Tensor], memo: dict[Term, Term] | None = None) -> Term:

@@ -84,8 +84,10 @@ class Pattern:
         return set().union(*(a.variables() for a in self.args))
 
     def __str__(self) -> str:
-        if self.head in ("variable", "number"):
+        if self.head == "variable":
             return str(self.data)
+        if self.head == "number":
+            return _DTYPE_OF_BIT[self.data] if self.sort is DType else f"{self.data:g}"
         args = [str(a) for a in self.args]
         name = self.data if self.head in ("reduce", "arithmetic") else self.head
         symbol = SCALARS[name].symbol if name in SCALARS else ""
@@ -93,6 +95,7 @@ class Pattern:
 
 
 Operand = Pattern | float | int
+_DTYPE_OF_BIT = {d.bit: d.name for d in DTYPES.values()}
 
 
 def _lift(value: Operand) -> Pattern:
@@ -248,6 +251,8 @@ def rule(tier: str, *, phase: str = "structural", gives_up: str = "", name: str 
         where_ = f"rule {label} ({source})"
         if tier not in TIERS or phase not in PHASES:
             raise ValueError(f"{where_}: tier in {TIERS} and phase in {PHASES} required, got {tier!r}, {phase!r}")
+        if (tier == "exact") == bool(gives_up):
+            raise ValueError(f"{where_}: tier exact gives up nothing, any other says what in gives_up; got {gives_up!r} for {tier}")
         sorts = {p: _sort_of(function, p, where_) for p in inspect.signature(function).parameters if p not in family}
         equation = function(**{p: Pattern("variable", (), p, s) for p, s in sorts.items()}, **family)
         _check_bound(equation, where_)

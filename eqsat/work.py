@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
@@ -22,6 +22,7 @@ class Contraction:
     k: Axis
     dtype: str  # of the operands as the hardware sees them
     scope: frozenset[Axis]
+    passes: int = 1  # as in Read
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,10 @@ class Work:
         bound = dict.fromkeys(t.bound for t in kernel.terms if t.bound is not None)
         self.bound_axes: tuple[Axis, ...] = tuple(a for a in bound if a not in kernel.axes)
         self.axes: tuple[Axis, ...] = (*kernel.axes, *self.bound_axes)
-        self.contractions = [c for t in kernel.terms if (c := contraction(t)) is not None]
-        self.absorbed = self._inside_contractions()
         self.passes = _passes(kernel)
+        found = (contraction(t) for t in kernel.terms)
+        self.contractions = [replace(c, passes=self.passes.get(c.term, 1)) for c in found if c is not None]
+        self.absorbed = self._inside_contractions()
 
     def _inside_contractions(self) -> set[Term]:
         """Products and casts that a matrix instruction does by itself."""
@@ -55,18 +57,21 @@ class Work:
         return inside
 
     @cached_property
-    def work(self) -> dict[tuple[frozenset[Axis], str], float]:
-        """Operations on one point of the scope, by (scope, unit)."""
-        total: dict[tuple[frozenset[Axis], str], float] = defaultdict(float)
+    def work(self) -> dict[tuple[frozenset[Axis], str, int], float]:
+        """Operations on one point of the scope, by (scope, unit, passes)."""
+        total: dict[tuple[frozenset[Axis], str, int], float] = defaultdict(float)
+        weighed: set[tuple[Axis, Term]] = set()
         for t in self.kernel.terms:
             scope = t.axes | ({t.bound} if t.bound is not None else set())
-            if t.head == "online":
-                total[t.args[0].axes | {t.data[0]}, "special"] += 1.5
-                total[t.args[0].axes | {t.data[0]}, "vector"] += 4
+            passes = self.passes.get(t, 1)
+            if t.head == "online" and (weights := (t.data[0], t.args[0])) not in weighed:
+                weighed.add(weights)  # sums over one axis with one s share the exponential
+                total[t.args[0].axes | {t.data[0]}, "special", passes] += SCALARS["exp"].weight
+                total[t.args[0].axes | {t.data[0]}, "vector", passes] += 4
             if t in self.absorbed or t.head in ("load", "const"):
                 continue
             row = SCALARS.get(t.head)
-            total[scope, row.unit if row else "vector"] += row.weight if row else 1.0
+            total[scope, row.unit if row else "vector", passes] += row.weight if row else 1.0
         return dict(total)
 
     @cached_property
@@ -101,7 +106,7 @@ class Work:
     @cached_property
     def flops(self) -> int:
         total = sum(2 * prod(a.extent for a in c.scope) for c in self.contractions)
-        return int(total + sum(prod(a.extent for a in scope) * n for (scope, _), n in self.work.items()))
+        return int(total + sum(prod(a.extent for a in scope) * n for (scope, _, _), n in self.work.items()))
 
 
 def contraction(t: Term) -> Contraction | None:
@@ -134,7 +139,7 @@ def _passes(kernel: Kernel) -> dict[Term, int]:
     A reduction that depends on another over the same axis needs a later loop; what both use is evaluated in both.
     """
     phase: dict[Term, int] = {}
-    used: dict[Term, set[tuple[Axis, int]]] = defaultdict(set)
+    used: dict[Term, dict[Axis, set[int]]] = defaultdict(lambda: defaultdict(set))
     for t in kernel.terms:
         if (k := t.bound) is not None:
             earlier = [phase[u] for a in t.args for u in a.walk() if u.bound == k and u in phase]
@@ -142,5 +147,5 @@ def _passes(kernel: Kernel) -> dict[Term, int]:
             for a in t.args:
                 for u in a.walk():
                     if k in u.axes:
-                        used[u].add((k, phase[t]))
-    return {t: len(phases) for t, phases in used.items()}
+                        used[u][k].add(phase[t])
+    return {t: prod(len(phases) for phases in by_axis.values()) for t, by_axis in used.items()}

@@ -1,0 +1,225 @@
+"""The pipeline, top to bottom: a function in, a program of kernels out."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from eqsat.cost import FREE, Cost, price
+from eqsat.devices import Device, device
+from eqsat.egraph import Budget, Engine
+from eqsat.extract import choose
+from eqsat.graph import Graph
+from eqsat.kernels import Candidate, Pool
+from eqsat.notation import Kernel, Stored, Tensor, dimension_indices, load
+from eqsat.program import PlannedKernel, Program
+from eqsat.read import Call, Reading, read
+from eqsat.regions import Region, kept_steps, cut, local, retarget
+from eqsat.rule import TIERS, Rule, select
+from eqsat.schedule import schedules
+from eqsat.work import Work
+
+log = logging.getLogger("eqsat")
+
+
+def optimize(
+    fn: Callable[..., Any] | Graph,
+    *args: Any,
+    target: str = "h100",
+    numerics: str = "reassociate",
+    constants: Sequence[int] = (),
+    time_limit: float = 30.0,
+    rules: Iterable[Rule] | None = None,
+    **kwargs: Any,
+) -> Program:
+    """Find a cheaper program for `fn` and return it as kernels.
+
+    fn: a JAX function, with example arguments (arrays, pytrees, or jax.ShapeDtypeStruct), or a Graph.
+    target: a device of `eqsat.devices.DEVICES`; costs are predicted for it.
+    numerics: "exact", "reassociate" or "fast": what a rule may change (see `eqsat.rule`).
+    constants: positions of arguments that never change (weights); what depends on them alone is computed once.
+    time_limit: seconds; afterwards the regions not yet searched keep their original kernels.
+    rules: the rules to use instead of the built-in packs.
+
+    Raises ValueError for an unknown target or tier or an argument number out of range, TypeError or ValueError where `fn` cannot be
+    traced.
+    """
+    card = device(target)
+    if numerics not in TIERS:
+        raise ValueError(f"numerics {numerics!r}: one of {', '.join(TIERS)} required")
+    deadline = time.perf_counter() + time_limit
+    graph = fn if isinstance(fn, Graph) else Graph.from_jax(fn, *args, **kwargs)
+    reading = read(graph)
+    fixed = _constant_tensors(graph, reading, constants)
+    admitted = select(import_module("eqsat.rules").RULES if rules is None else rules, numerics)
+    steps, renamed = kept_steps(reading.steps, reading.outputs)
+    outputs = tuple(renamed.get(t, t) for t in reading.outputs)
+    parts = cut(steps, outputs, fixed)
+    log.info("read %s: %d equations, %d tensors, %d parts", graph.name, len(graph.equations), len(steps), len(parts))
+    search = _Search(card, admitted, deadline)
+    planned: list[PlannedKernel | Call] = []
+    for part in parts:
+        planned.extend(search.plan(part) if isinstance(part, Region) else [_renamed_call(part, renamed)])
+    baseline = _baseline(reading, card)
+    total = sum((p.cost for p in planned if isinstance(p, PlannedKernel)), FREE)
+    notes = {
+        "equations": len(graph.equations),
+        "views": reading.views,
+        "opaque": reading.opaque,
+        "regions": len(parts),
+        "distinct_regions": len(search.plans),
+        "rules": tuple(dict.fromkeys(r for plan in search.plans.values() for r in plan.rules)),
+        "tiers": {r.name: r.tier for r in admitted},
+        "search": tuple(plan.summary for plan in search.plans.values()),
+        "gap": max((plan.gap for plan in search.plans.values()), default=0.0),
+    }
+    log.info("planned %d kernels, %.1f us predicted, %.1f us before", total.launches, total.seconds * 1e6, baseline.seconds * 1e6)
+    return Program(graph, reading.inputs, reading.constants, tuple(planned), outputs, target, numerics, baseline, total, notes)
+
+
+def _constant_tensors(graph: Graph, reading: Reading, constants: Sequence[int]) -> frozenset[Tensor]:
+    """Leaves that never change: closed-over arrays and the leaves of the arguments declared constant."""
+    count = len(graph.argument_leaves)
+    for n in constants:
+        if not -count <= n < count:
+            raise ValueError(f"constants: positions of the {count} positional arguments required, got {n}")
+    leaves = [leaf for n in constants for leaf in graph.argument_leaves[n]]
+    return frozenset(reading.constants) | frozenset(reading.inputs[leaf] for leaf in leaves)
+
+
+def _renamed_call(call: Call, renamed: dict[Tensor, Tensor]) -> Call:
+    from dataclasses import replace
+
+    return replace(call, inputs=tuple(renamed.get(t, t) if isinstance(t, Tensor) else t for t in call.inputs))
+
+
+def _baseline(reading: Reading, card: Device) -> Cost:
+    """The unoptimised program: one kernel per computing equation."""
+    known: dict[Hashable, Cost] = {}
+    total = FREE
+    for step in reading.steps:
+        if isinstance(step, Stored):
+            region = Region(tuple(dict.fromkeys(t.tensor for t in step.term.walk() if t.head == "load")), (step,), (step,))
+            key = region.key
+            if key not in known:
+                known[key] = _original(step, card).cost
+            total += known[key]
+    return total
+
+
+def _original(step: Stored, card: Device) -> PlannedKernel:
+    """A definition as its own kernel."""
+    kernel = Kernel(step.name, (step,))
+    work = Work(kernel)
+    cost, schedule = price(work, schedules(work), card)
+    if schedule is None:
+        raise ValueError(f"kernel {step.name}: a schedule that fits {card.name} required, got none for {kernel.formula}")
+    return PlannedKernel(kernel, schedule, cost, kernel.inputs, (step,))
+
+
+@dataclass(frozen=True)
+class RegionPlan:
+    """The kernels chosen for a region, over its own leaf tensors."""
+
+    region: Region
+    kernels: tuple[Candidate, ...]
+    gap: float
+    summary: str
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        return tuple(sorted(frozenset().union(*(c.rules for c in self.kernels))))
+
+
+class _Search:
+    """Optimises each distinct region once."""
+
+    def __init__(self, card: Device, rules: Sequence[Rule], deadline: float) -> None:
+        self.card, self.rules, self.deadline = card, rules, deadline
+        self.plans: dict[Hashable, RegionPlan] = {}
+        self._engine: Engine | None = None
+        self._names: dict[str, int] = {}
+
+    def plan(self, region: Region) -> list[PlannedKernel]:
+        """Planned kernels over the region's own tensors."""
+        own = local(region)
+        key = own.key
+        if key not in self.plans:
+            self.plans[key] = self._optimise(own)
+        return self._instance(self.plans[key], region)
+
+    def _optimise(self, region: Region) -> RegionPlan:
+        start = time.perf_counter()
+        remaining = self.deadline - start
+        if remaining <= 0:
+            return self._unoptimised(region, "time limit reached: kernels as written")
+        if self._engine is None:
+            self._engine = Engine(self.rules)
+        saturated = self._engine.saturate(region, Budget(seconds=min(3.0, remaining / 3)))
+        pool = Pool(saturated, region, self.card)
+        candidates = pool.candidates()
+        found = time.perf_counter()
+        outputs = [e for e in pool.entities if e.tensor in region.outputs]
+        choice = choose(candidates, outputs, min(5.0, max(1.0, remaining / 2)), pool.known)
+        summary = (
+            f"{saturated.rows} e-nodes ({saturated.stopped}, {saturated.seconds:.2f} s), {len(candidates)} candidates "
+            f"({found - start - saturated.seconds:.2f} s), choice within {choice.gap:.1%} ({time.perf_counter() - found:.2f} s)"
+        )
+        log.info("region of %d tensors: %s", len(region.definitions), summary)
+        return RegionPlan(region, self._named(choice.candidates), choice.gap, summary)
+
+    def _unoptimised(self, region: Region, summary: str) -> RegionPlan:
+        kernels = []
+        for stored in region.definitions:
+            kernel = _leaf_kernel(stored)
+            original = _original(kernel.outputs[0], self.card)
+            kernels.append(Candidate((), frozenset(), kernel, original.cost, original.schedule, frozenset()))
+        return RegionPlan(region, self._named(tuple(kernels)), 1.0, summary)
+
+    def _named(self, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+        """Kernels with names that are unique in the program and leaf tensors only."""
+        from dataclasses import replace
+
+        leaves: dict[Tensor, Tensor] = {}
+        named = []
+        for c in candidates:
+            for t in c.kernel.inputs:
+                if isinstance(t, Stored):
+                    leaves.setdefault(t, Tensor(t.name, t.shape, t.dtype))
+            outputs = tuple(Stored(o.name, o.shape, o.dtype, retarget(o.term, leaves), o.axes) for o in c.kernel.outputs)
+            count = self._names[c.kernel.name] = self._names.get(c.kernel.name, 0) + 1
+            name = c.kernel.name if count == 1 else f"{c.kernel.name}_{count}"
+            named.append(replace(c, kernel=Kernel(name, outputs)))
+        return tuple(named)
+
+    def _instance(self, plan: RegionPlan, region: Region) -> list[PlannedKernel]:
+        """The plan's kernels bound to this region's tensors."""
+        actual: dict[str, Tensor] = {}
+        for mine, theirs in zip((*plan.region.inputs, *plan.region.definitions), (*region.inputs, *region.definitions), strict=True):
+            actual[mine.name] = theirs
+        planned = []
+        for c in plan.kernels:
+            for o in c.kernel.outputs:
+                actual.setdefault(o.name, Tensor(f"{region.definitions[-1].name}_{o.name}", o.shape, o.dtype))
+            inputs = tuple(actual[t.name] for t in c.kernel.inputs)
+            outputs = tuple(actual[o.name] for o in c.kernel.outputs)
+            assert c.schedule is not None or c.constant
+            planned.append(PlannedKernel(c.kernel, c.schedule, c.cost, inputs, outputs, c.constant))
+        return planned
+
+
+def _leaf_kernel(stored: Stored) -> Kernel:
+    leaves = {t.tensor: Tensor(t.tensor.name, t.tensor.shape, t.tensor.dtype) for t in stored.term.walk() if t.head == "load"}
+    return Kernel(stored.name, (Stored(stored.name, stored.shape, stored.dtype, retarget(stored.term, leaves), stored.axes),))
+
+
+def copied(tensor: Tensor, name: str) -> Stored:
+    """A tensor that holds what another holds."""
+    from eqsat.notation import output_axes
+
+    axes = output_axes(tensor.shape)
+    return Stored(name, tensor.shape, tensor.dtype, load(tensor, dimension_indices(tensor.shape, axes)), axes)
