@@ -1,0 +1,496 @@
+"""Print a tile program as a standalone Triton file.
+
+The text depends on the program alone, byte for byte. Sizes and strides are literals; offsets are row-major; a mask is
+written only where the program guards, and a masked load always names what the dead lanes read.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+
+from eqsat.index import Atom, Axis, Dynamic, Index, Quotient, flatten
+from eqsat.notation import Tensor
+from eqsat.scalars import DTYPES, REDUCTIONS, SCALARS
+from eqsat.tile import (
+    Carry,
+    Cast,
+    Compute,
+    Const,
+    Dot,
+    Load,
+    Loop,
+    Position,
+    Reduce,
+    Statement,
+    Store,
+    TileAxis,
+    TileProgram,
+    Value,
+    grouped_axes,
+)
+
+from .plan import Plan, identifier, literal, shape_text
+
+LINE = 118  # characters; a longer call is written with one argument a line
+INT32 = 1 << 31
+
+Axes = tuple[Axis, ...]
+Guards = tuple[tuple[Index, int], ...]
+
+
+def emit(program: TileProgram) -> str:
+    """The text of a Python file with one `@triton.jit` kernel, its GRID, NUM_WARPS and NUM_STAGES, and `launch(*tensors)`."""
+    return _Printer(program).text()
+
+
+def kernel_name(program: TileProgram) -> str:
+    """Name of the kernel function in the emitted file."""
+    return identifier(program.name)
+
+
+class _Printer:
+    def __init__(self, program: TileProgram) -> None:
+        self.program = program
+        self.plan = Plan(program)
+        self.tile = {t.axis: t for t in program.axes}
+        self.lines: list[str] = []
+        self.indent = 1
+        self.helpers: dict[str, str] = {}
+        self.used = frozenset(a for s in program.statements() for a in _mentioned(s))
+        self.guarded = _guarded(program.statements())
+
+    # --- the file -------------------------------------------------------------------------------------------------
+
+    def text(self) -> str:
+        self.grid()
+        self.residents()
+        self.block(self.program.body)
+        body = "\n".join(self.lines) or "    pass"
+        name, pointers = kernel_name(self.program), ", ".join(self.plan.pointer.values())
+        library = "from triton.language.extra import libdevice\n" if "libdevice." in body else ""
+        helpers = "".join(f"{text}\n\n\n" for text in self.helpers.values())
+        return (
+            f"{_docstring(self.program.header or (self.program.name,))}\n\n"
+            f"import triton\nimport triton.language as tl\n{library}\n"
+            f"GRID = ({self.program.programs},)\nNUM_WARPS = {self.program.num_warps}\nNUM_STAGES = {self.program.num_stages}\n\n\n"
+            f"{helpers}@triton.jit\ndef {name}({pointers}):\n{body}\n\n\n"
+            f'def launch(*tensors):\n    """Run the kernel on torch tensors: the inputs, then the outputs."""\n'
+            f"    {name}[GRID](*tensors, num_warps=NUM_WARPS, num_stages=NUM_STAGES)\n"
+        )
+
+    def line(self, text: str) -> None:
+        self.lines.append("    " * self.indent + text)
+
+    def call(self, target: str, function: str, arguments: Iterable[str]) -> None:
+        """A call on one line, or with one argument a line if it would be too long."""
+        arguments = tuple(_tidy_argument(a) for a in arguments)
+        text = f"{target}{function}({', '.join(arguments)})"
+        if 4 * self.indent + len(text) <= LINE:
+            return self.line(text)
+        self.line(f"{target}{function}(")
+        for argument in arguments:
+            self.line(f"    {argument},")
+        self.line(")")
+
+    # --- positions ------------------------------------------------------------------------------------------------
+
+    def grid(self) -> None:
+        """The tile numbers of the grid axes, in the order of `eqsat.tile.grid_position`."""
+        many = [t for t in self.program.grid if t.count > 1]
+        if many and any(t.axis in self.used for t in many):
+            self.line("pid = tl.program_id(0)")
+            self.tile_numbers(many)
+        for t in self.program.grid:
+            if t.axis in self.used:
+                self.position(t, self.number_of(t, many))
+
+    def number_of(self, t: TileAxis, many: list[TileAxis]) -> str:
+        if t.count == 1:
+            return "0"
+        return "pid" if len(many) == 1 else self.plan.program_id[t.axis]
+
+    def tile_numbers(self, many: list[TileAxis]) -> None:
+        grouped = grouped_axes(self.program)
+        slow = many[:-2] if grouped else many
+        stride = 1
+        for t in reversed(many):
+            if t in slow and len(many) > 1 and t.axis in self.used:
+                number = "pid" if stride == 1 else f"pid // {stride}"
+                wrapped = number if t is many[0] else f"{number} % {t.count}"
+                self.line(f"{self.plan.program_id[t.axis]} = {wrapped}")
+            stride *= t.count
+        if grouped:
+            self.grouped_numbers(*grouped, alone=not slow)
+
+    def grouped_numbers(self, outer: TileAxis, inner: TileAxis, alone: bool) -> None:
+        """Groups of `group` rows of tiles are walked column by column, so that neighbours share operands in L2."""
+        group, names = self.program.group, self.plan.program_id
+        block = "pid"
+        if not alone:
+            block = "block"
+            self.line(f"block = pid % {outer.count * inner.count}")
+        width, first = group * inner.count, self.plan.first
+        self.line(f"{first} = {block} // {width} * {group}  # tiles in groups of {group} rows, for reuse in L2")
+        rows = str(group) if outer.count % group == 0 else f"tl.minimum({outer.count} - {first}, {group})"
+        if outer.count % group:
+            self.line(f"{self.plan.rows} = {rows}")
+            rows = self.plan.rows
+        self.line(f"{names[outer.axis]} = {first} + {block} % {width} % {rows}")
+        self.line(f"{names[inner.axis]} = {block} % {width} // {rows}")
+
+    def position(self, t: TileAxis, number: str) -> None:
+        """Positions along a grid axis."""
+        if t.axis.extent + t.tile >= INT32 and number != "0":
+            number += ".to(tl.int64)"
+        self.positions(t, "" if number == "0" else number if t.tile == 1 else f"{number} * {t.tile}")
+
+    def positions(self, t: TileAxis, start: str) -> None:
+        name = self.plan.axis[t.axis]
+        block = f"tl.arange(0, {t.tile})" if t.tile > 1 else ""
+        text = " + ".join(p for p in (start, block) if p) or "0"
+        if text != name:
+            self.line(f"{name} = {text}")
+        if t.axis in self.guarded:
+            self.line(f"{self.plan.inside[t.axis]} = {name} < {t.axis.extent}")
+
+    def residents(self) -> None:
+        for t in self.program.axes:
+            if t.role == "resident" and t.axis in self.used:
+                self.positions(t, "")
+
+    # --- values at a block ----------------------------------------------------------------------------------------
+
+    def shape(self, axes: Axes) -> str:
+        return shape_text(self.tile[a].tile for a in axes)
+
+    def blocks(self, axes: Iterable[Axis], target: Axes) -> Axes:
+        """Those of `axes` that are block dimensions, in the order of `target`."""
+        wanted = {a for a in axes if self.tile[a].tile > 1}
+        if missing := wanted - set(target):
+            raise ValueError(f"{self.program.name}: a block over {_names(target)} mentions axis {_names(missing)}")
+        return tuple(a for a in target if a in wanted)
+
+    def spread(self, text: str, axes: Axes, target: Axes) -> str:
+        """A block over `axes` with its dimensions where `target` has them, of size 1 elsewhere."""
+        if not axes or axes == target:
+            return text
+        order = tuple(a for a in target if a in axes)
+        if order != axes:
+            permutation = tuple(axes.index(a) for a in order)
+            text = f"tl.trans({text})" if permutation == (1, 0) else f"tl.permute({text}, {shape_text(permutation)})"
+        if order == target:
+            return text
+        return f"{_primary(text)}[{', '.join(':' if a in axes else 'None' for a in target)}]"
+
+    def fill(self, text: str, axes: Iterable[Axis], target: Axes) -> str:
+        """Text of the rank of `target` that varies over `axes`, made a block over all of `target`."""
+        return text if set(axes) >= set(target) else f"tl.broadcast_to({text}, {self.shape(target)})"
+
+    def expression(self, value: Value) -> str:
+        """A value where it is used: its name, its literal, or its whole expression."""
+        definition = self.plan.definition.get(value)
+        if value in self.plan.literals and isinstance(definition, Const):
+            return literal(definition.value, value.dtype)
+        if value in self.plan.inlined and definition is not None:
+            return self.right_side(definition)
+        return self.plan.name[value]
+
+    def operand(self, value: Value, target: Axes) -> str:
+        return self.spread(self.expression(value), value.axes, target)
+
+    # --- index expressions ----------------------------------------------------------------------------------------
+
+    def index(self, index: Index, target: Axes, slots: tuple[Value, ...] = (), wide: bool = False) -> str:
+        """An index expression over a block: a sum that needs parentheses inside a product."""
+        ordered = sorted(index.terms, key=lambda term: -term[1])
+        text = ""
+        for number, (atom, coefficient) in enumerate(ordered):
+            long = wide and (number == 0 or self.reach(atom) * abs(coefficient) >= INT32)
+            factor = self.atom(atom, target, slots, long)
+            product = factor if abs(coefficient) == 1 else f"{factor} * {abs(coefficient)}"
+            text += ((" - " if text else "-") if coefficient < 0 else " + " if text else "") + product
+        if not text:
+            return str(index.constant)
+        return text + (f" {'-' if index.constant < 0 else '+'} {abs(index.constant)}" if index.constant else "")
+
+    def reach(self, atom: Atom) -> int:
+        """A bound for the magnitude of an atom, past the end of a ragged axis included."""
+        if isinstance(atom, Axis):
+            return self.tile[atom].count * self.tile[atom].tile
+        if isinstance(atom, Dynamic):
+            return max(abs(atom.low), abs(atom.high))
+        inner = sum(abs(c) * self.reach(a) for a, c in atom.index.terms) + abs(atom.index.constant)
+        return -(-inner // atom.divisor) if isinstance(atom, Quotient) else atom.divisor
+
+    def atom(self, atom: Atom, target: Axes, slots: tuple[Value, ...], wide: bool) -> str:
+        if isinstance(atom, Axis):
+            text = self.plan.axis[atom] + (".to(tl.int64)" if wide else "")
+            return self.spread(text, self.blocks((atom,), target), target)
+        if isinstance(atom, Dynamic):
+            return self.dynamic(slots[atom.slot], target, wide)
+        own = self.blocks((*atom.index.axes, *(a for s in atom.index.slots for a in slots[s].axes)), target)
+        text = self.division(atom.index, atom.divisor, "//" if isinstance(atom, Quotient) else "%", own, slots)
+        return self.spread(f"({text}).to(tl.int64)" if wide else text, own, target)
+
+    def division(self, index: Index, divisor: int, sign: str, own: Axes, slots: tuple[Value, ...]) -> str:
+        """Triton's division truncates; a multiple of the divisor is added first where the index can be negative."""
+        shift = max(0, -(index.range[0] // divisor))
+        wide = index.range[1] >= INT32 or -index.range[0] >= INT32
+        inner = self.index(index + shift * divisor, own, slots, wide)
+        text = f"{inner if _is_primary(inner) else f'({inner})'} {sign} {divisor}"
+        return f"({text} - {shift})" if shift and sign == "//" else text
+
+    def dynamic(self, value: Value, target: Axes, wide: bool) -> str:
+        text = self.operand(value, target)
+        if wide and value.dtype != "int64":
+            return f"{text}.to(tl.int64)"
+        return f"{text}.to(tl.int32)" if DTYPES[value.dtype].nbytes < 4 else text
+
+    # --- memory ---------------------------------------------------------------------------------------------------
+
+    def pointer(self, tensor: Tensor, index: tuple[Index, ...], target: Axes, slots: tuple[Value, ...], wide: bool) -> str:
+        offset = self.index(flatten(index, tensor.shape), target, slots, wide)
+        name = self.plan.pointer[tensor]
+        if offset.startswith("-"):
+            return f"{name} - {offset[1:]}"
+        return name if offset == "0" else f"{name} + {offset}"
+
+    def mask(self, guards: Guards, target: Axes, slots: tuple[Value, ...] = ()) -> str:
+        return " & ".join(dict.fromkeys(self.guard(*guard, target, slots) for guard in guards))
+
+    def guard(self, index: Index, bound: int, target: Axes, slots: tuple[Value, ...]) -> str:
+        if (axis := _whole_axis(index, bound)) is not None:
+            return self.spread(self.plan.inside[axis], self.blocks((axis,), target), target)
+        low, high = index.range
+        wide = high >= INT32 or -low >= INT32
+        own = self.blocks((*index.axes, *(a for s in index.slots for a in slots[s].axes)), target)
+        text = self.index(index, own, slots, wide)
+        test = f"({text} < {bound})"
+        if low < 0:
+            test = f"(({text} >= 0) & ({text} < {bound}))"
+        return self.spread(test, own, target)
+
+    # --- statements -----------------------------------------------------------------------------------------------
+
+    def block(self, body: tuple[Statement, ...]) -> None:
+        for statement in body:
+            self.statement(statement)
+
+    def statement(self, s: Statement) -> None:
+        if isinstance(s, Loop):
+            return self.loop(s)
+        if isinstance(s, Store):
+            return self.store(s)
+        if s.out in self.plan.inlined or s.out in self.plan.literals:
+            return None
+        target = f"{self.plan.name[s.out]} = "
+        if isinstance(s, Load):
+            return self.call(target, "tl.load", self.load_arguments(s))
+        if isinstance(s, Dot):
+            return self.call(target, "tl.dot", self.dot_arguments(s))
+        return self.line(target + _bare(self.right_side(s)))
+
+    def load_arguments(self, s: Load) -> list[str]:
+        arguments = [self.pointer(s.tensor, s.index, s.out.axes, s.operands, s.wide)]
+        if s.guards:
+            arguments += [f"mask={self.mask(s.guards, s.out.axes, s.operands)}", f"other={literal(s.other, s.tensor.dtype)}"]
+        return arguments
+
+    def store(self, s: Store) -> None:
+        arguments = [self.pointer(s.tensor, s.index, s.axes, (), s.wide), self.operand(s.value, s.axes)]
+        if s.guards:
+            arguments.append(f"mask={self.mask(s.guards, s.axes)}")
+        self.call("", "tl.store", arguments)
+
+    def right_side(self, s: Statement) -> str:
+        """The expression of a statement, in parentheses where it must be."""
+        match s:
+            case Const():
+                return self.const(s)
+            case Position():
+                return self.position_value(s)
+            case Compute():
+                return self.compute(s)
+            case Cast():
+                return self.cast(self.expression(s.arg), s.arg.dtype, s.out.dtype)
+            case Reduce():
+                return self.reduce(s)
+        raise TypeError(f"{self.program.name}: no expression for {s}")
+
+    def const(self, s: Const) -> str:
+        dtype = f"tl.{DTYPES[s.out.dtype].triton}"
+        if s.out.axes and str(s.value) in ("0", "0.0"):
+            return f"tl.zeros({self.shape(s.out.axes)}, {dtype})"
+        return f"tl.full({self.shape(s.out.axes)}, {literal(s.value, s.out.dtype)}, {dtype})"
+
+    def position_value(self, s: Position) -> str:
+        axes, dtype = s.out.axes, f"tl.{DTYPES[s.out.dtype].triton}"
+        varies = self.blocks(s.index.axes, axes)
+        if not s.index.terms or not s.index.axes:
+            return f"tl.full({self.shape(axes)}, {s.index.constant}, {dtype})"
+        text = self.index(s.index, axes, wide=s.out.dtype in ("int64", "uint64"))
+        text = self.fill(text if _is_primary(text) else f"({text})", varies, axes)
+        return text if s.out.dtype in ("int32", "int64") else f"{text}.to({dtype})"
+
+    def compute(self, s: Compute) -> str:
+        axes = s.out.axes
+        text = SCALARS[s.op].triton.format(*(self.operand(a, axes) for a in s.args))
+        return self.fill(text, (a for arg in s.args for a in arg.axes), axes)
+
+    def cast(self, text: str, source: str, target: str) -> str:
+        if source == target:
+            return text
+        if target == "bool":
+            return f"({text} != {literal(0, source)})"
+        return f"{_primary(text)}.to(tl.{DTYPES[target].triton})"
+
+    def reduce(self, s: Reduce) -> str:
+        arg, dtype, position = self.expression(s.arg), s.arg.dtype, s.arg.axes.index(s.axis)
+        rest = tuple(a for a in s.arg.axes if a != s.axis)
+        row = DTYPES[dtype]
+        if row.kind == "bool":
+            function = {"or": "max", "max": "max", "and": "min", "min": "min"}[s.op]
+            text = f"(tl.{function}({_primary(arg)}.to(tl.int32), axis={position}) != 0)"
+        elif s.op in ("sum", "max", "min"):
+            text = f"tl.{s.op}({arg}, axis={position})"
+            if row.nbytes < 4 and (row.kind != "float" or s.op != "sum"):
+                text += f".to(tl.{row.triton})"  # Triton folds narrow numbers in 32 bits
+        else:
+            text = f"tl.reduce({arg}, {position}, {self.combine(s.op)})"
+        return self.spread(text, rest, s.out.axes)
+
+    def combine(self, op: str) -> str:
+        """A helper function for a reduction that Triton has no name for."""
+        name = f"_{REDUCTIONS[op].combine}"
+        expression = _bare(SCALARS[REDUCTIONS[op].combine].triton.format("a", "b"))
+        self.helpers[name] = f"@triton.jit\ndef {name}(a, b):\n    return {expression}"
+        return name
+
+    def dot_arguments(self, s: Dot) -> list[str]:
+        """The operands in the order that gives the result its axes, so that only operands are ever transposed."""
+        left, right = (s.a, s.b) if s.out.axes[0] in s.a.axes else (s.b, s.a)
+        arguments = [
+            self.operand(left, (s.out.axes[0], s.axis)),
+            self.operand(right, (s.axis, s.out.axes[1])),
+        ]
+        if s.acc is not None:
+            arguments.append(self.operand(s.acc, s.out.axes))
+        if s.a.dtype == "float32":
+            arguments.append('input_precision="ieee"')  # full float32 products, not TF32
+        if s.out.dtype not in ("float32", "int32"):
+            arguments.append(f"out_dtype=tl.{DTYPES[s.out.dtype].triton}")
+        return arguments
+
+    # --- loops ----------------------------------------------------------------------------------------------------
+
+    def loop(self, s: Loop) -> None:
+        for carry in s.carries:
+            self.assign(self.plan.name[carry.state], carry.init, carry.state)
+        t = self.tile[s.axis]
+        inside = frozenset(a for inner in s.body for a in _mentioned_below(inner))
+        start = self.plan.start[s.axis] if t.tile > 1 else self.plan.axis[s.axis]
+        step = f", {t.tile}" if t.tile > 1 else ""
+        self.line(f"for {start} in range(0, {s.axis.extent}{step}):")
+        self.indent += 1
+        before = len(self.lines)
+        if s.axis in inside and t.tile > 1:
+            self.positions(t, start)
+        self.block(s.body)
+        self.carry_on(s.carries)
+        if len(self.lines) == before:
+            self.line("pass")
+        self.indent -= 1
+
+    def assign(self, name: str, value: Value, like: Value) -> None:
+        text = self.carried(value, like)
+        if text != name:
+            self.line(f"{name} = {_bare(text)}")
+
+    def carried(self, value: Value, like: Value) -> str:
+        """A value with exactly the axes of the state that takes it: a loop may not change a shape."""
+        return self.fill(self.operand(value, like.axes), value.axes, like.axes)
+
+    def carry_on(self, carries: tuple[Carry, ...]) -> None:
+        """The states take their next values, all at once if one of them is another's next value."""
+        pairs = [(self.plan.name[c.state], _bare(self.carried(c.result, c.state))) for c in carries]
+        pairs = [(name, text) for name, text in pairs if name != text]
+        states = {name for name, _ in pairs}
+        if any(text in states for _, text in pairs):
+            self.line(f"{', '.join(n for n, _ in pairs)} = {', '.join(t for _, t in pairs)}")
+            return
+        for name, text in pairs:
+            self.line(f"{name} = {text}")
+
+
+# --- facts about statements -----------------------------------------------------------------------------------------
+
+
+def _indices(s: Statement) -> tuple[Index, ...]:
+    match s:
+        case Position():
+            return (s.index,)
+        case Load() | Store():
+            return (*s.index, *(i for i, _ in s.guards))
+    return ()
+
+
+def _mentioned(s: Statement) -> frozenset[Axis]:
+    """Axes whose positions a statement itself computes with."""
+    return frozenset(a for index in _indices(s) for a in index.axes)
+
+
+def _mentioned_below(s: Statement) -> frozenset[Axis]:
+    if isinstance(s, Loop):
+        return frozenset(a for inner in s.body for a in _mentioned_below(inner))
+    return _mentioned(s)
+
+
+def _whole_axis(index: Index, bound: int) -> Axis | None:
+    """The axis of a guard that only keeps its positions below its extent."""
+    if index.constant or len(index.terms) != 1:
+        return None
+    ((atom, coefficient),) = index.terms
+    return atom if isinstance(atom, Axis) and coefficient == 1 and atom.extent == bound else None
+
+
+def _guarded(statements: Iterable[Statement]) -> frozenset[Axis]:
+    """Axes with a guard that their positions lie inside; each gets a named mask."""
+    guards = [g for s in statements if isinstance(s, Load | Store) for g in s.guards]
+    return frozenset(axis for index, bound in guards if (axis := _whole_axis(index, bound)) is not None)
+
+
+def _names(axes: Iterable[Axis]) -> str:
+    return ", ".join(sorted(str(a) for a in axes)) or "no axes"
+
+
+# --- text -----------------------------------------------------------------------------------------------------------
+
+
+def _docstring(lines: tuple[str, ...]) -> str:
+    body = "\n".join(line.rstrip().replace("\\", "\\\\").replace('"""', "'''") for line in lines)
+    return f'"""{body}\n"""' if len(lines) > 1 else f'"""{body}"""'
+
+
+def _is_primary(text: str) -> bool:
+    """True for a name, call, subscript or parenthesised text: what `.to` and `[...]` can follow."""
+    depth = 0
+    for c in text:
+        depth += (c in "([") - (c in ")]")
+        if depth == 0 and not (c.isalnum() or c in "_.)]"):
+            return False
+    return not text[:1].isdigit()
+
+
+def _primary(text: str) -> str:
+    return text if _is_primary(text) else f"({text})"
+
+
+def _tidy_argument(text: str) -> str:
+    name, equals, value = text.partition("=") if text.startswith(("mask=", "other=", "input_precision=", "out_dtype=")) else ("", "", text)
+    return name + equals + _bare(value)
+
+
+def _bare(text: str) -> str:
+    """The same expression with only the parentheses that it needs."""
+    return ast.unparse(ast.parse(text, mode="eval")).replace("'", '"')

@@ -1,0 +1,43 @@
+"""Call an emitted kernel inside `jax.jit`, without torch: its Triton IR goes to XLA in the custom call that Pallas uses.
+
+XLA compiles the IR with its own Triton and schedules the kernel as one of its own. The program that holds the call runs
+on CUDA devices only; it can be traced and lowered anywhere.
+"""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+
+from eqsat.tile import TileProgram
+
+from .compiler import capability, triton_ir
+
+CUSTOM_CALL = "__gpu$xla.gpu.triton"
+
+
+def call(source: str, program: TileProgram, *arrays: jax.Array, target: str | int = "sm_90") -> tuple[jax.Array, ...]:
+    """Outputs of the kernel on arrays with the shapes and dtypes of `program.inputs`; `target` is the card's capability."""
+    _check(program, arrays)
+    name, text = triton_ir(source, program, capability(target))
+    results = tuple(jax.ShapeDtypeStruct(t.shape, np.dtype(t.dtype)) for t in program.outputs)
+    outputs = jax.ffi.ffi_call(CUSTOM_CALL, results)(
+        *arrays,
+        name=name,
+        ir=text,
+        num_warps=np.int32(program.num_warps),
+        num_stages=np.int32(program.num_stages),
+        grid_x=np.int32(program.programs),
+        grid_y=np.int32(1),
+        grid_z=np.int32(1),
+        debug=False,
+    )
+    return tuple(outputs)
+
+
+def _check(program: TileProgram, arrays: tuple[jax.Array, ...]) -> None:
+    """The kernel takes addresses only: a wrong shape would read past the end."""
+    given = [(tuple(a.shape), np.dtype(a.dtype).name) for a in arrays]
+    wanted = [(t.shape, t.dtype) for t in program.inputs]
+    if given != wanted:
+        raise TypeError(f"{program.name}: expected arrays {wanted}, got {given}")
