@@ -1,0 +1,159 @@
+"""Printing kernels as plain JAX functions: `eqsat.evaluate` walks the term, and each array operation becomes a line."""
+
+from __future__ import annotations
+
+import keyword
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from eqsat.arrays import OPERATIONS, Arrays
+from eqsat.evaluate import evaluate_all
+from eqsat.notation import Kernel, Tensor
+from eqsat.scalars import SCALARS
+
+WIDTH = 70  # of an expression that is written inside another
+RESERVED = {"jax", "jnp", "lax", "np", "float"}
+
+
+@dataclass(eq=False)
+class Name:
+    """The value of a line, by which later lines refer to it."""
+
+    template: str
+    operands: tuple[Any, ...]
+    given: str = ""  # a parameter's name
+    uses: int = field(default=0)
+
+
+class Lines(Arrays):
+    """Records array operations instead of running them."""
+
+    def __init__(self, names: Mapping[Tensor, str]) -> None:
+        self.names = {tensor: Name("", (), name) for tensor, name in names.items()}
+        self.lines: list[Name] = []
+
+    def apply(self, name: str, *operands: Any) -> Name:
+        template = OPERATIONS[name] if name in OPERATIONS else SCALARS[name].jax
+        line = Name(template, operands)
+        for operand in operands:
+            if isinstance(operand, Name):
+                operand.uses += 1
+        self.lines.append(line)
+        return line
+
+    def input(self, tensor: Tensor, array: Any) -> Name:
+        return self.names[tensor]
+
+
+def emit_kernel(kernel: Kernel, name: str = "") -> str:
+    """A function of the kernel's inputs, in order, that returns a tuple of its outputs."""
+    name = name or identifier(kernel.name, ())
+    parameters: dict[Tensor, str] = {}
+    for tensor in kernel.inputs:
+        parameters[tensor] = identifier(tensor.name, parameters.values())
+    lines = Lines(parameters)
+    results = evaluate_all([(o.term, o.axes) for o in kernel.outputs], dict.fromkeys(kernel.inputs), lines)
+    stored = [_stored(lines, r, o.shape, len(o.axes)) for r, o in zip(results, kernel.outputs, strict=True)]
+    body, texts = _body(lines.lines, stored, set(parameters.values()))
+    outputs = ", ".join(texts) + ("," if len(texts) == 1 else "")
+    signature = ", ".join(parameters.values())
+    return "\n".join([f"def {name}({signature}):", *_docstring(kernel, parameters), *(f"    {b}" for b in body), f"    return ({outputs})"])
+
+
+def emit_module(kernels: Iterable[Kernel]) -> str:
+    """A module of functions, one for each kernel, that needs only JAX."""
+    functions = "\n\n\n".join(emit_kernel(k) for k in kernels)
+    return f"{IMPORTS}\n\n\n{functions}\n"
+
+
+IMPORTS = "import jax.numpy as jnp\nfrom jax import lax  # noqa: F401"
+
+
+def identifier(name: str, taken: Iterable[str]) -> str:
+    """A Python name for `name`, unlike those taken."""
+    base = re.sub(r"\W", "_", name)
+    if not base or base[0].isdigit() or keyword.iskeyword(base) or base in RESERVED:
+        base = f"v_{base}"
+    result, number = base, 2
+    while result in set(taken):
+        result, number = f"{base}_{number}", number + 1
+    return result
+
+
+def _stored(lines: Lines, result: Any, shape: tuple[int, ...], rank: int) -> Any:
+    return result if rank == len(shape) else lines.apply("reshape", result, shape)
+
+
+def _docstring(kernel: Kernel, parameters: Mapping[Tensor, str]) -> list[str]:
+    types = [f"    {parameters[t]}: {t.dtype}[{','.join(map(str, t.shape))}]" for t in kernel.inputs]
+    formula = [f"    {wrapped}" for line in kernel.formula.split("\n") for wrapped in _wrap(line, 110)]
+    return ['    """', *formula, "", *types, '    """'] if types else ['    """', *formula, '    """']
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    """Break at blanks; continuation lines are indented."""
+    lines: list[str] = []
+    while len(text) > width:
+        cut = text.rfind(" ", 1, width)
+        cut = cut if cut > width // 3 else width
+        lines.append(text[:cut].rstrip())
+        text = "    " + text[cut:].lstrip()
+    return [*lines, text]
+
+
+def _body(lines: Sequence[Name], results: Sequence[Any], taken: set[str]) -> tuple[list[str], list[str]]:
+    """Assignments, and the expressions of the results; a short expression used once is written where it is used."""
+    text: dict[Name, str] = {}
+    body: list[str] = []
+
+    def spelled(value: Any) -> str:
+        if isinstance(value, Name):
+            return value.given or text[value]
+        return _literal(value)
+
+    needed = _needed(lines, results)
+    for line in lines:
+        if line not in needed:
+            continue
+        expression = line.template.format(*map(spelled, line.operands))
+        if line.uses == 1 and line not in results and len(expression) <= WIDTH:
+            text[line] = expression
+            continue
+        text[line] = identifier(f"t{len(body)}", taken)
+        body.append(f"{text[line]} = {_bare(expression)}")
+    return body, [spelled(r) for r in results]
+
+
+def _needed(lines: Sequence[Name], results: Sequence[Any]) -> set[Name]:
+    needed = {r for r in results if isinstance(r, Name)}
+    for line in reversed(lines):
+        if line in needed:
+            needed.update(o for o in line.operands if isinstance(o, Name))
+    return needed
+
+
+def _bare(text: str) -> str:
+    """Without parentheses around everything."""
+    depth = 0
+    for i, c in enumerate(text):
+        depth += (c == "(") - (c == ")")
+        if depth == 0:
+            return text[1:-1] if i == len(text) - 1 and i > 0 and text[0] == "(" else text
+    return text
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, np.dtype):
+        return "jnp.bool_" if value == np.bool_ else f"jnp.{value.name}"
+    if isinstance(value, np.ndarray | np.generic):
+        return f"{_literal(value.dtype)}({_number(value.item())})"
+    return _number(value) if isinstance(value, int | float) else repr(value)
+
+
+def _number(value: float) -> str:
+    return repr(value) if math.isfinite(value) else f"float('{value}')"

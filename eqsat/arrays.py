@@ -1,0 +1,91 @@
+"""The array operations that evaluation uses, each a row, in three readings: JAX, NumPy, and (in a backend) text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from eqsat import numpy_lax
+from eqsat.index import Axis
+from eqsat.notation import Tensor
+from eqsat.scalars import SCALARS
+
+Array = Any
+
+# Spelled for JAX; NumPy runs the same rows with its own `jnp` and `lax` (`eqsat.numpy_lax`).
+OPERATIONS: dict[str, str] = {
+    "arange": "jnp.arange({0}, dtype={1})",
+    "fill": "jnp.full({0}, {1}, dtype={2})",
+    "reshape": "jnp.reshape({0}, {1})",
+    "transpose": "jnp.transpose({0}, {1})",
+    "broadcast": "jnp.broadcast_to({0}, {1})",
+    "pad": "jnp.pad({0}, {1})",
+    "slice": "lax.slice({0}, {1}, {2}, {3})",
+    "flip": "jnp.flip({0}, {1})",
+    "take": "jnp.take({0}, {1}, axis={2}, mode='clip')",
+    "cast": "lax.convert_element_type({0}, {1})",
+    "floor_divide": "({0} // {1})",
+    "remainder": "({0} % {1})",
+    "dot": "lax.dot_general({0}, {1}, {2}, precision='highest', preferred_element_type={3})",
+    "reduce_sum": "jnp.sum({0}, axis={1}, dtype={2})",
+    "reduce_prod": "jnp.prod({0}, axis={1}, dtype={2})",
+    "reduce_max": "jnp.max({0}, axis={1})",
+    "reduce_min": "jnp.min({0}, axis={1})",
+    "reduce_all": "jnp.all({0}, axis={1})",
+    "reduce_any": "jnp.any({0}, axis={1})",
+    "reduce_and": "lax.reduce({0}, {2}, lax.bitwise_and, {1})",
+    "reduce_or": "lax.reduce({0}, {2}, lax.bitwise_or, {1})",
+}
+
+
+class Arrays:
+    """Runs rows of OPERATIONS and SCALARS in one array library."""
+
+    def __init__(self, library: Any, lax_like: Any) -> None:
+        scope = {"jnp": library, "lax": lax_like}
+        self._table = {name: _compiled(template, scope) for name, template in OPERATIONS.items()}
+        self._table |= {op.name: _compiled(op.jax, scope) for op in SCALARS.values()}
+
+    def apply(self, name: str, *operands: Any) -> Array:
+        return self._table[name](*operands)
+
+    def input(self, tensor: Tensor, array: Array) -> Array:
+        """The array to load from."""
+        return array
+
+    def literal(self, value: float | int | bool, dtype: np.dtype) -> Array:
+        return np.asarray(value, dtype)
+
+
+def _compiled(template: str, scope: dict[str, Any]) -> Callable[..., Any]:
+    names = [n for n in "abcd" if f"{{{'abcd'.index(n)}}}" in template]
+    return eval(f"lambda {', '.join(names)}: {template.format(*names)}", scope)
+
+
+JAX = Arrays(jnp, lax)
+NUMPY = Arrays(numpy_lax.jnp, numpy_lax.lax)
+
+
+class Value(NamedTuple):
+    """An array with a dimension for each of `axes`."""
+
+    array: Array
+    axes: tuple[Axis, ...]
+
+
+def union(values: Iterable[Value]) -> tuple[Axis, ...]:
+    """All axes, those of the operand with most axes first, so that the largest array is not transposed."""
+    ranked = sorted(values, key=lambda v: -len(v.axes))
+    return tuple(dict.fromkeys(a for v in ranked for a in v.axes))
+
+
+def shape_of(axes: Iterable[Axis]) -> tuple[int, ...]:
+    return tuple(a.extent for a in axes)
+
+
+def names_of(axes: Iterable[Axis]) -> str:
+    return f"({', '.join(sorted(a.name for a in axes))})"

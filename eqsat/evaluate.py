@@ -1,0 +1,328 @@
+"""The meaning of terms: array programs for them, with one dimension per named axis.
+
+A term's value is an array and the axes of its dimensions; operands broadcast by axis name. Every array operation used is a
+row of `eqsat.arrays`, so one walk over a term can run it on JAX arrays (or tracers), run it on NumPy arrays, or print it as
+JAX source. Loads become slices, reshapes and transposes where the index allows and gathers elsewhere; sums of products become
+matrix products where the product would be larger than its operands.
+
+On float16 and bfloat16 each operation rounds when run one by one; under `jax.jit` XLA may keep excess precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import prod
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from eqsat.arrays import JAX, NUMPY, Array, Arrays, Value, names_of, shape_of, union
+from eqsat.index import Axis, Index, Quotient, Remainder
+from eqsat.loads import digits_of, index_breakpoints, index_dtype, load_value, number_of
+from eqsat.notation import Stored, Tensor, Term, const_value, substitute
+from eqsat.scalars import DTYPES, REDUCTIONS, is_float
+
+
+def evaluate(
+    term: Term,
+    axes: tuple[Axis, ...],
+    arrays: Mapping[Tensor, Array],
+    xp: Any = jnp,
+    *,
+    widen: bool = False,
+) -> Array:
+    """The array of `term` over `axes`, one dimension each; traceable with `xp=jnp`, the default.
+
+    A stored tensor without an array is computed from its definition. `widen` computes every float in float64 with NumPy:
+    the oracle that tells rounding from mistakes.
+    """
+    return evaluate_all([(term, axes)], arrays, NUMPY if widen or xp is np else JAX, widen=widen)[0]
+
+
+def evaluate_all(
+    wanted: Iterable[tuple[Term, tuple[Axis, ...]]], arrays: Mapping[Tensor, Array], ops: Arrays = JAX, *, widen: bool = False
+) -> list[Array]:
+    """Several terms over their axes; what they share is computed once."""
+    wanted = list(wanted)
+    evaluator = Evaluator(dict(arrays), ops, widen)
+    breaks: dict[Axis, set[int]] = {}
+    for t in dict.fromkeys(t for term, _ in wanted for t in term.walk()):
+        _ = t.axes  # operands come first in a walk, so that this cached fact never recurses deeply
+        for index in t.indices if t.head in ("load", "pos") else ():
+            index_breakpoints(index, breaks)
+    with np.errstate(**({"all": "ignore"} if ops is NUMPY else {})):  # type: ignore[arg-type]
+        return [_over_digits(evaluator, term, axes, breaks) for term, axes in wanted]
+
+
+def _over_digits(run: Evaluator, term: Term, axes: tuple[Axis, ...], breaks: dict[Axis, set[int]]) -> Array:
+    """Evaluate over the digits of axes that occur under // and %, so that what varies with one digit is as small as that."""
+    digits = digits_of({a: breaks[a] for a in axes if a in breaks})
+    term = substitute(term, {a: number_of(ds) for a, ds in digits.items()})
+    spread = tuple(d for a in axes for d in digits.get(a, (a,)))
+    array = run.over(term, spread)
+    return run.ops.apply("reshape", array, shape_of(axes)) if digits else array
+
+
+class Evaluator:
+    """One evaluation: what has been computed so far, by term."""
+
+    def __init__(self, arrays: dict[Tensor, Array], ops: Arrays, widen: bool = False) -> None:
+        self.arrays, self.ops, self.widen = arrays, ops, widen
+        self.values: dict[Term, Value] = {}
+        self.exponentials: dict[tuple[Term, Axis], Value] = {}  # exp(s - max s), which an online sum and its divisor share
+
+    def dtype(self, name: str) -> np.dtype:
+        return jnp.dtype("float64" if self.widen and is_float(name) else name)
+
+    def source(self, tensor: Tensor) -> Array:
+        """The array to load from; a stored tensor without one is computed."""
+        if tensor in self.arrays:
+            array = self.ops.input(tensor, self.arrays[tensor])
+            return self.ops.apply("cast", array, np.dtype("float64")) if self.widen and is_float(tensor.dtype) else array
+        if not isinstance(tensor, Stored):
+            raise KeyError(f"evaluate: an array for {tensor} required, got none")
+        inner = Evaluator(self.arrays, self.ops, self.widen)
+        self.arrays[tensor] = self.ops.apply("reshape", inner.over(tensor.term, tensor.axes), tensor.shape)
+        return self.arrays[tensor]
+
+    def over(self, term: Term, axes: tuple[Axis, ...]) -> Array:
+        value = self.value(term)
+        if missing := set(value.axes) - set(axes):
+            raise ValueError(f"evaluate over {names_of(axes)}: all free axes of the term required, {names_of(missing)} missing")
+        return self.broadcast(value, axes)
+
+    def value(self, term: Term) -> Value:
+        """The value of a term; a loop, because terms may be deeper than Python's stack."""
+        stack = [term]
+        while stack:
+            top = stack[-1]
+            missing = [t for t in operands(top) if t not in self.values] if top not in self.values else []
+            if missing:
+                stack.extend(missing)
+                continue
+            stack.pop()
+            if top not in self.values:
+                self.values[top] = self._compute(top)
+        return self.values[term]
+
+    def _compute(self, term: Term) -> Value:
+        match term.head:
+            case "load":
+                return load_value(self, term)
+            case "const":
+                return Value(self.ops.literal(const_value(term), self.dtype(term.dtype)), ())
+            case "pos":
+                return self.cast(self.index(term.data, ()), index_dtype(term.data), term.dtype)
+            case "cast":
+                return self.cast(self.values[term.args[0]], term.args[0].dtype, term.dtype)
+            case "reduce" if term.data[0] == "sum":
+                axes, factors = sum_of_product(term)
+                return self._sum_product([self.values[f] for f in factors], axes, term.dtype)
+            case "reduce":
+                return self.fold(term.data[0], self.values[term.args[0]], (term.data[1],), term.dtype)
+            case "online":
+                return self._online(term)
+        return self.scalar(term.head, *(self.values[a] for a in term.args))
+
+    # --- elementwise ---------------------------------------------------------------------------------------------
+
+    def scalar(self, op: str, *args: Value) -> Value:
+        axes = union(args)
+        return Value(self.ops.apply(op, *(self.align(a, axes) for a in args)), axes)
+
+    def cast(self, value: Value, source: str, target: str) -> Value:
+        if self.dtype(source) == self.dtype(target):
+            return value
+        return Value(self.ops.apply("cast", value.array, self.dtype(target)), value.axes)
+
+    def align(self, value: Value, axes: tuple[Axis, ...]) -> Array:
+        """The array with its dimensions in the order of `axes`, of extent 1 where it does not vary."""
+        array = self.ordered(value, tuple(a for a in axes if a in value.axes))
+        if value.axes == () or len(value.axes) == len(axes):
+            return array
+        leading = next(i for i, a in enumerate(axes) if a in value.axes)
+        if leading + len(value.axes) == len(axes):  # trailing axes broadcast by themselves
+            return array
+        return self.ops.apply("reshape", array, tuple(a.extent if a in value.axes else 1 for a in axes[leading:]))
+
+    def ordered(self, value: Value, axes: tuple[Axis, ...]) -> Array:
+        """The array with its dimensions permuted to `axes`."""
+        if value.axes == axes:
+            return value.array
+        return self.ops.apply("transpose", value.array, tuple(value.axes.index(a) for a in axes))
+
+    def broadcast(self, value: Value, axes: tuple[Axis, ...]) -> Array:
+        if value.axes == axes:
+            return value.array
+        array = self.align(value, axes)
+        if set(value.axes) == set(axes):
+            return array
+        return self.ops.apply("broadcast", array, shape_of(axes))
+
+    def index(self, index: Index, slots: tuple[Value, ...]) -> Value:
+        """The value of an index expression as integers; `slots` are the values of dynamic atoms."""
+        dtype = jnp.dtype(index_dtype(index))
+        total: Value | None = None
+        for atom, coefficient in index.terms:
+            value = self._atom(atom, slots, dtype)
+            if coefficient != 1:
+                value = self.scalar("mul", value, Value(self.ops.literal(coefficient, dtype), ()))
+            total = value if total is None else self.scalar("add", total, value)
+        constant = Value(self.ops.literal(index.constant, dtype), ())
+        if total is None:
+            return constant
+        return self.scalar("add", total, constant) if index.constant else total
+
+    def _atom(self, atom: Any, slots: tuple[Value, ...], dtype: np.dtype) -> Value:
+        if isinstance(atom, Axis):
+            return Value(self.ops.apply("arange", atom.extent, dtype), (atom,))
+        if isinstance(atom, Quotient | Remainder):
+            value = self.cast(self.index(atom.index, slots), index_dtype(atom.index), dtype.name)
+            row = "floor_divide" if isinstance(atom, Quotient) else "remainder"
+            return Value(self.ops.apply(row, value.array, atom.divisor), value.axes)
+        value = slots[atom.slot]
+        return Value(self.ops.apply("cast", value.array, dtype), value.axes)
+
+    # --- reductions ----------------------------------------------------------------------------------------------
+
+    def fold(self, name: str, value: Value, axes: tuple[Axis, ...], dtype: str) -> Value:
+        """Reduce over `axes`, whether the value varies over them or not."""
+        idempotent = name in ("max", "min", "and", "or")
+        absent = [a for a in axes if a not in value.axes and (a.extent == 0 or (a.extent > 1 and not idempotent))]
+        if absent:
+            wider = (*value.axes, *absent)
+            value = Value(self.broadcast(value, wider), wider)
+        kept = tuple(a for a in value.axes if a not in axes)
+        if any(a in axes and a.extent == 0 for a in value.axes):
+            identity = REDUCTIONS[name].identity(dtype)
+            return Value(self.ops.apply("fill", shape_of(kept), identity, self.dtype(dtype)), kept)
+        dims = tuple(i for i, a in enumerate(value.axes) if a in axes)
+        if not dims:
+            return value
+        return Value(self._fold_dims(name, value.array, dims, dtype), kept)
+
+    def _fold_dims(self, name: str, array: Array, dims: tuple[int, ...], dtype: str) -> Array:
+        if name in ("sum", "prod"):
+            return self.ops.apply(f"reduce_{name}", array, dims, self.dtype(dtype))
+        if dtype == "bool":
+            return self.ops.apply("reduce_all" if name in ("and", "min") else "reduce_any", array, dims)
+        if name in ("and", "or"):
+            identity = self.ops.literal(REDUCTIONS[name].identity("int32"), np.dtype("int64")).astype(dtype)
+            return self.ops.apply(f"reduce_{name}", array, dims, identity)
+        return self.ops.apply(f"reduce_{name}", array, dims)
+
+    def _online(self, term: Term) -> Value:
+        axis, weight = term.data
+        score = self.values[term.args[0]]
+        kind = term.args[0].dtype
+        key = (term.args[0], axis)
+        if key not in self.exponentials:
+            top = self.fold("max", score, (axis,), kind)
+            self.exponentials[key] = self.scalar("exp", self.scalar("sub", score, top))
+        weights = self.exponentials[key]
+        weights = self.cast(self.cast(weights, kind, weight), weight, term.dtype)
+        factors = [f for f in product(term.args[1]) if f.head != "const" or const_value(f) != 1]
+        return self._sum_product([weights, *(self.values[f] for f in factors)], (axis,), term.dtype)
+
+    def _sum_product(self, factors: list[Value], axes: tuple[Axis, ...], dtype: str) -> Value:
+        groups = [self._multiply(g) for g in _groups(factors)]
+        while len(groups) > 2:
+            groups, axes = self._contract_smallest(groups, axes, dtype)
+        if len(groups) == 2 and _dot_pays(groups[0], groups[1], axes, self.dtype(dtype)):
+            inside = tuple(a for a in axes if a in groups[0].axes or a in groups[1].axes)
+            rest = tuple(a for a in axes if a not in inside)
+            return self.fold("sum", self._dot(groups[0], groups[1], inside, dtype), rest, dtype)
+        return self.fold("sum", self._multiply(groups), axes, dtype)
+
+    def _multiply(self, values: list[Value]) -> Value:
+        result = values[0]
+        for value in values[1:]:
+            result = self.scalar("mul", result, value)
+        return result
+
+    def _contract_smallest(
+        self, groups: list[Value], axes: tuple[Axis, ...], dtype: str
+    ) -> tuple[list[Value], tuple[Axis, ...]]:
+        """Contract the pair with the smallest result over the axes that no other group mentions; the axes left to sum."""
+        best: tuple[int, int, int, tuple[Axis, ...]] | None = None
+        for i in range(len(groups)):
+            for j in range(i):
+                others = union([g for n, g in enumerate(groups) if n not in (i, j)])
+                both = union([groups[i], groups[j]])
+                inside = tuple(a for a in axes if a in both and a not in others)
+                size = prod(shape_of(a for a in both if a not in inside))
+                if best is None or size < best[0]:
+                    best = (size, i, j, inside)
+        assert best is not None
+        _, i, j, inside = best
+        rest = [g for n, g in enumerate(groups) if n not in (i, j)]
+        return [*rest, self._dot(groups[j], groups[i], inside, dtype)], tuple(a for a in axes if a not in inside)
+
+    def _dot(self, a: Value, b: Value, axes: tuple[Axis, ...], dtype: str) -> Value:
+        """Sum of a * b over `axes`, each of which at least one of them mentions."""
+        a = self.fold("sum", a, tuple(x for x in axes if x in a.axes and x not in b.axes), dtype)
+        b = self.fold("sum", b, tuple(x for x in axes if x in b.axes and x not in a.axes), dtype)
+        summed = tuple(x for x in axes if x in a.axes)
+        batch = tuple(x for x in a.axes if x in b.axes and x not in summed)
+        numbers = (
+            (tuple(map(a.axes.index, summed)), tuple(map(b.axes.index, summed))),
+            (tuple(map(a.axes.index, batch)), tuple(map(b.axes.index, batch))),
+        )
+        free = tuple(x for v in (a, b) for x in v.axes if x not in summed and x not in batch)
+        accumulate = "float32" if is_float(dtype) and DTYPES[dtype].nbytes < 4 else dtype
+        array = self.ops.apply("dot", a.array, b.array, numbers, self.dtype(accumulate))
+        return self.cast(Value(array, (*batch, *free)), accumulate, dtype)
+
+
+# --- which terms a term is computed from -----------------------------------------------------------------------------
+
+
+def operands(term: Term) -> tuple[Term, ...]:
+    """The terms from whose values `term` is computed; products below a sum are taken apart and never stored."""
+    if term.head == "reduce" and term.data[0] == "sum":
+        return sum_of_product(term)[1]
+    if term.head == "online":
+        return (term.args[0], *product(term.args[1]))
+    return term.args
+
+
+def sum_of_product(term: Term) -> tuple[tuple[Axis, ...], tuple[Term, ...]]:
+    """The axes of directly nested sums, and the factors below them."""
+    axes: list[Axis] = []
+    while term.head == "reduce" and term.data[0] == "sum" and term.data[1] not in axes:
+        axes.append(term.data[1])
+        term = term.args[0]
+    return tuple(axes), product(term)
+
+
+def product(term: Term) -> tuple[Term, ...]:
+    """The factors of nested multiplications, left to right."""
+    factors: list[Term] = []
+    stack = [term]
+    while stack:
+        top = stack.pop()
+        if top.head == "mul":
+            stack.extend(reversed(top.args))
+        else:
+            factors.append(top)
+    return tuple(factors)
+
+
+def _groups(factors: list[Value]) -> list[list[Value]]:
+    """Factors that can be multiplied without growing: each joins the first group that has all its axes."""
+    groups: list[list[Value]] = []
+    for factor in sorted(factors, key=lambda f: -prod(shape_of(f.axes))):
+        home = next((g for g in groups if set(factor.axes) <= set(g[0].axes)), None)
+        if home is None:
+            groups.append([factor])
+        else:
+            home.append(factor)
+    return groups
+
+
+def _dot_pays(a: Value, b: Value, axes: tuple[Axis, ...], dtype: np.dtype) -> bool:
+    """A matrix product, if the plain product would be larger than its operands or both are summed in full precision."""
+    grows = prod(shape_of(union([a, b]))) > max(prod(shape_of(a.axes)), prod(shape_of(b.axes)))
+    shared = any(x in a.axes and x in b.axes for x in axes)
+    return grows or (shared and dtype in (np.dtype("float32"), np.dtype("float64")))

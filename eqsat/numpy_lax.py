@@ -1,0 +1,128 @@
+"""NumPy under JAX's names: `jnp` and `lax` with just what the rows of the operation tables use.
+
+Results have JAX's values: narrow floats are summed and approximated in float32 and rounded once, integer division by zero
+is -1, conversions to integers saturate.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from scipy import special
+
+Array = Any
+
+
+def _is_float(dtype: np.dtype) -> bool:
+    return dtype.kind == "f" or dtype.name in ("bfloat16", "float8_e4m3fn", "float8_e5m2")
+
+
+def _wide(dtype: np.dtype) -> np.dtype:
+    """The dtype in which JAX computes: float32 for narrower floats."""
+    return np.dtype(np.float32) if _is_float(dtype) and dtype.itemsize < 4 else dtype
+
+
+def _rounded_once(function: Any) -> Any:
+    """Compute in the wide dtype, then round."""
+
+    def wrapped(*args: Array) -> Array:
+        args = tuple(map(np.asarray, args))
+        wide = _wide(args[0].dtype)
+        return np.asarray(function(*(a.astype(wide) for a in args))).astype(args[0].dtype)
+
+    return wrapped
+
+
+def _sum(x: Array, axis: Any, dtype: np.dtype) -> Array:
+    return np.add.reduce(x, axis=axis, dtype=_wide(dtype)).astype(dtype)
+
+
+def _prod(x: Array, axis: Any, dtype: np.dtype) -> Array:
+    return np.multiply.reduce(x, axis=axis, dtype=_wide(dtype)).astype(dtype)
+
+
+def _convert(x: Array, dtype: np.dtype) -> Array:
+    x, dtype = np.asarray(x), np.dtype(dtype)
+    if not _is_float(x.dtype) or dtype.kind not in "iu":
+        return x.astype(dtype)
+    info = np.iinfo(dtype)
+    x = np.nan_to_num(x.astype(np.float64), nan=0.0, posinf=float(info.max), neginf=float(info.min))
+    inside = (x > float(info.min)) & (x < float(info.max))
+    return np.where(inside, np.where(inside, x, 0).astype(dtype), np.where(x > 0, info.max, info.min).astype(dtype))
+
+
+def _slice(x: Array, starts: tuple[int, ...], stops: tuple[int, ...], steps: tuple[int, ...]) -> Array:
+    return x[tuple(map(slice, starts, stops, steps))]
+
+
+def _dot_general(a: Array, b: Array, numbers: Any, precision: Any = None, preferred_element_type: Any = None) -> Array:
+    (a_sum, b_sum), (a_batch, b_batch) = numbers
+    a_free = [d for d in range(a.ndim) if d not in (*a_sum, *a_batch)]
+    b_free = [d for d in range(b.ndim) if d not in (*b_sum, *b_batch)]
+    batch = tuple(a.shape[d] for d in a_batch)
+    depth = int(np.prod([a.shape[d] for d in a_sum], dtype=np.int64))
+    left = a.transpose(*a_batch, *a_free, *a_sum).astype(preferred_element_type)
+    right = b.transpose(*b_batch, *b_sum, *b_free).astype(preferred_element_type)
+    shape = (*batch, *(a.shape[d] for d in a_free), *(b.shape[d] for d in b_free))
+    rows = int(np.prod([a.shape[d] for d in a_free], dtype=np.int64))
+    columns = int(np.prod([b.shape[d] for d in b_free], dtype=np.int64))
+    return np.matmul(left.reshape(*batch, rows, depth), right.reshape(*batch, depth, columns)).reshape(shape)
+
+
+def _quotient(a: Array, b: Array) -> Array:
+    a, b = np.asarray(a), np.asarray(b)
+    safe = np.where(b == 0, np.ones((), b.dtype), b)
+    floor = a // safe
+    toward_zero = floor + ((a - floor * safe != 0) & ((a < 0) != (safe < 0))).astype(a.dtype)
+    return np.where(b == 0, np.asarray(-1).astype(a.dtype), toward_zero)
+
+
+def _rest(a: Array, b: Array) -> Array:
+    a, b = np.asarray(a), np.asarray(b)
+    return np.where(b == 0, a, np.fmod(a, np.where(b == 0, np.ones((), b.dtype), b)))
+
+
+def _shifted(shift: Any) -> Any:
+    def wrapped(a: Array, b: Array) -> Array:
+        a, b = np.asarray(a), np.asarray(b)
+        inside = (b >= 0) & (b < 8 * a.dtype.itemsize)
+        return np.where(inside, shift(a, np.where(inside, b, np.zeros((), b.dtype))), np.zeros((), a.dtype))
+
+    return wrapped
+
+
+def _reduce(x: Array, identity: Array, combine: np.ufunc, dims: tuple[int, ...]) -> Array:
+    return combine.reduce(x, axis=dims)
+
+
+jnp = SimpleNamespace(
+    **{n: getattr(np, n) for n in ("arange", "full", "reshape", "transpose", "broadcast_to", "pad", "flip", "take")},
+    **{n: getattr(np, n) for n in ("max", "min", "all", "any", "maximum", "minimum", "abs", "floor", "ceil", "where")},
+    **{n: _rounded_once(getattr(np, n)) for n in ("exp", "exp2", "expm1", "log", "log1p", "tanh", "sqrt", "sin", "cos")},
+    isfinite=np.isfinite,
+    sum=_sum,
+    prod=_prod,
+)
+
+lax = SimpleNamespace(
+    slice=_slice,
+    reduce=_reduce,
+    dot_general=_dot_general,
+    convert_element_type=_convert,
+    bitwise_and=np.bitwise_and,
+    bitwise_or=np.bitwise_or,
+    div=_quotient,
+    rem=_rest,
+    shift_left=_shifted(np.left_shift),
+    shift_right_logical=_shifted(np.right_shift),
+    logistic=_rounded_once(special.expit),
+    rsqrt=_rounded_once(lambda x: 1 / np.sqrt(x)),
+    erf=_rounded_once(special.erf),
+    pow=_rounded_once(np.power),
+    sign=lambda x: np.where(np.asarray(x) == 0, x, np.sign(x)),
+)
+
+__all__ = ["jnp", "lax", "ml_dtypes"]
