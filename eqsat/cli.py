@@ -11,7 +11,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -81,16 +81,29 @@ def devices(options: argparse.Namespace) -> None:
 
     from eqsat.devices import DEVICES
 
-    table = Table("fact", *DEVICES, box=None)
-    for field in dataclasses.fields(next(iter(DEVICES.values()))):
-        if field.name not in ("name", "sources", "source"):
-            table.add_row(field.name, *(_number(getattr(device, field.name)) for device in DEVICES.values()))
+    facts = {name: dict(_facts(device)) for name, device in DEVICES.items()}
+    table = Table("", *DEVICES, box=None, pad_edge=False)
+    for fact in dict.fromkeys(fact for row in facts.values() for fact in row):
+        table.add_row(fact, *(row.get(fact, "") for row in facts.values()))
     width = None if sys.stdout.isatty() else 200
-    Console(width=width, highlight=False).print(table)
+    console = Console(width=width, highlight=False)
+    console.print(table)
+    for name, device in DEVICES.items():
+        console.print(f"{name}: {device.source}")
+
+
+def _facts(device: Any) -> Iterator[tuple[str, str]]:
+    """The numbers of a row; a field that holds several gives one each."""
+    for field in dataclasses.fields(device):
+        value = getattr(device, field.name)
+        if isinstance(value, Mapping):
+            yield from ((f"{field.name} {key}", _number(number)) for key, number in value.items())
+        elif not isinstance(value, str):
+            yield field.name, _number(value)
 
 
 def _number(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else f"{value:,}"
 
 
 def parser() -> argparse.ArgumentParser:

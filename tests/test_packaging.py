@@ -1,0 +1,87 @@
+"""The wheel holds what the tree holds, under one name; the folders cannot be imported twice."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> list[str]:
+    """The file names of a wheel built from a copy of the tree, without network."""
+    if int(importlib.metadata.version("setuptools").split(".")[0]) < 77:
+        pytest.skip("building needs setuptools 77 or newer: pip install -e '.[dev]'")
+    folder, copy = tmp_path_factory.mktemp("wheel"), tmp_path_factory.mktemp("tree")
+    names = ("eqsat", "rules", "backends", "pyproject.toml", "README.md", "LICENSE")
+    subprocess.run(["cp", "-a", *(str(ROOT / name) for name in names), str(copy)], check=True)
+    options = ("--no-deps", "--no-build-isolation", "--no-index", "--quiet")
+    result = python("-m", "pip", "wheel", *options, "--wheel-dir", str(folder), str(copy))
+    assert result.returncode == 0, result.stderr
+    (built,) = folder.glob("*.whl")
+    return zipfile.ZipFile(built).namelist()
+
+
+def test_wheel_has_one_top_level_name(wheel):
+    assert {name.split("/")[0] for name in wheel if ".dist-info/" not in name} == {"eqsat"}
+
+
+def test_wheel_holds_every_module(wheel):
+    tree = {str(p.relative_to(ROOT)) for p in (ROOT / "eqsat").rglob("*.py")}
+    for folder in ("rules", "backends"):
+        tree |= {f"eqsat/{p.relative_to(ROOT)}" for p in (ROOT / folder).rglob("*.py")}
+    assert {name for name in wheel if name.endswith(".py")} == tree
+
+
+def test_wheel_carries_the_licence(wheel):
+    assert any(name.endswith("licenses/LICENSE") for name in wheel)
+
+
+@pytest.mark.parametrize("name", ["rules", "backends"])
+def test_folders_are_imported_under_their_package_name_only(name):
+    result = python("-c", f"import {name}")
+    assert result.returncode != 0
+    assert f"ImportError: this folder is the package eqsat.{name}; import that" in result.stderr
+
+
+def test_console_script_prints_the_version():
+    import eqsat
+
+    result = python("-m", "eqsat.cli", "--version")
+    assert result.stdout == f"eqsat {eqsat.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["softmax"], "eqsat: function 'softmax': module:function, such as examples.softmax:softmax"),
+        (["examples.softmax:nothing"], "eqsat: module 'examples.softmax' has no 'nothing'"),
+        (["no_such:f"], "eqsat: module 'no_such' cannot be imported: ModuleNotFoundError: No module named 'no_such'"),
+        (["examples.softmax:PROGRAMS"], "eqsat: examples.softmax:PROGRAMS: a function, got dict"),
+        (["examples.softmax:softmax", "--args", "float31[2]"], "eqsat: no dtype 'float31'; known: bool, int8,"),
+        (["examples.softmax:softmax", "--args", "float32[2"], "eqsat: arguments 'float32[2': a list such as"),
+    ],
+)
+def test_mistakes_on_the_command_line_are_one_line(arguments, message, capsys):
+    from eqsat.cli import main
+
+    assert main(["optimize", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(message) and error.count("\n") == 1
+
+
+def test_changelog_names_the_version():
+    import eqsat
+
+    text = (ROOT / "CHANGELOG.md").read_text()
+    assert "## [Unreleased]" in text or f"## [{eqsat.__version__}]" in text
