@@ -261,6 +261,8 @@ class _Lowering:
 
     def _fold(self, name: str, axis: Axis, body: Term, scope: _Scope, state: Value | None) -> Value:
         """Fold one tile of `body` into `state`."""
+        if name == "sum" and self.tiling.tile(axis) == 1 and self._continues(body):  # taps of a convolution: one accumulator
+            return self._fold(name, body.data[1], body.args[0], scope, state)
         pair = self.tiling.contraction(axis, body) if name == "sum" else None
         if pair is not None:
             a, b = (self.value(x, scope) for x in pair)
@@ -271,6 +273,11 @@ class _Lowering:
         if state is None:
             return part
         return self._compute(scope, REDUCTIONS[name].combine, state, part, name=f"{_stem(state.name)}_next")
+
+    def _continues(self, body: Term) -> bool:
+        """True for a sum in one tile that rounds nothing, so that an enclosing sum may go on with its accumulator."""
+        exact = body.head == "reduce" and body.data[0] == "sum" and DTYPES[body.dtype].compute == body.dtype
+        return exact and body.data[1].extent > 1 and self.tiling.role(body.data[1]) != "loop"
 
     def _fold_tile(self, name: str, axis: Axis, body: Term, scope: _Scope) -> Value:
         if self.tiling.tile(axis) == 1:

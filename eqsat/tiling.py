@@ -27,6 +27,9 @@ class Tiling:
         self.kernel = kernel
         self.tiles = {t.axis: t for t in schedule.axes}
         self._check()
+        for axis, t in self.tiles.items():
+            if t.role == "loop" and t.tile >= axis.extent:  # one tile needs no loop
+                self.tiles[axis] = TileAxis(axis, t.tile, "resident")
         self._prepared: dict[Term, Term] = {}
         self.outputs: tuple[tuple[Stored, Term], ...] = tuple((o, self._prepare(o.term)) for o in kernel.outputs if o.size)
 
@@ -157,7 +160,7 @@ class Tiling:
     def _prepare(self, term: Term) -> Term:
         """Equal term in which reductions are what tiles can do.
 
-        A resident reduction takes over a resident output axis of the same extent, so that x[i, r] and x[i, x1] are
+        A resident reduction takes over an output axis of the same extent and tile, so that x[i, r] and x[i, x1] are
         one block; max and min get back the NaN that a tile's reduction may lose; online is spelled out where one
         tile holds the whole axis.
         """
@@ -172,7 +175,7 @@ class Tiling:
         if axis is None or axis.extent < 2 or self.role(axis) != "resident":
             return term
         for other in self.kernel.axes:
-            same = other.extent == axis.extent and self.role(other) == "resident"
+            same = other.extent == axis.extent and self.tile(other) == self.tile(axis) and self.role(other) != "loop"
             if same and other != axis and not any(other in a.axes for a in term.args):
                 try:
                     args = tuple(substitute(a, {axis: Index.of(other)}) for a in term.args)
