@@ -17,7 +17,10 @@ def aligned(text: str, own: tuple[Axis, ...], axes: tuple[Axis, ...]) -> str:
     inner = axes[axes.index(order[0]) :] if order else ()
     if inner == order:
         return text
-    return f"{enclosed(text)}[{', '.join(':' if a in own else 'None' for a in inner)}]"
+    parts = [":" if a in own else "None" for a in inner]
+    if len(order) > 1 and inner[: len(order)] == order:
+        parts = ["...", *parts[len(order) :]]
+    return f"{enclosed(text)}[{', '.join(parts)}]"
 
 
 def permuted(text: str, own: tuple[Axis, ...], order: tuple[Axis, ...]) -> str:

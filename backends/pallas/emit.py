@@ -7,13 +7,14 @@ knows. What has no such form (gathers, stores that leave lanes out) is printed a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Iterable
 from math import prod
 
 from eqsat.backends.pallas.blocks import Positions, aligned, permuted
 from eqsat.backends.pallas.text import WIDTH, Names, bare, dtype_name, enclosed, indented, literal, tupled
 from eqsat.backends.pallas.views import Guard, Span, Tiles, View, box_of, guards_left, views
-from eqsat.backends.pallas.wrapper import wrapper
+from eqsat.backends.pallas.wrapper import empty_wrapper, wrapper
 from eqsat.index import Axis
 from eqsat.notation import Tensor
 from eqsat.scalars import DTYPES, SCALARS
@@ -24,6 +25,8 @@ IMPORTS = ("import jax", "import jax.numpy as jnp", "from jax import lax", "from
 
 def emit(program: TileProgram) -> str:
     """The text of a file with `run(*arrays, interpret=False, compiler_params=None) -> tuple of arrays`."""
+    if not program.programs or all(t.size == 0 for t in program.outputs):
+        return "\n".join([*_docstring(program.header), *IMPORTS[1:2], "", "", *empty_wrapper(program), ""])
     printer = Printer(program)
     kernel = printer.kernel()
     run = wrapper(program, printer.views, printer.tiles)
@@ -31,12 +34,18 @@ def emit(program: TileProgram) -> str:
     return "\n".join([*head, *IMPORTS, "", "", *kernel, "", "", *run, ""])
 
 
-def _docstring(lines: list[str]) -> list[str]:
+def _docstring(text: Iterable[str]) -> list[str]:
+    lines = [part for line in text for part in _wrapped(line)]
     if not lines:
         return []
     safe = [line.replace("\\", "\\\\").replace('"""', "'''").rstrip() for line in lines]
     safe[-1] += " " if safe[-1].endswith('"') else ""
     return [f'"""{safe[0]}"""', ""] if len(safe) == 1 else [f'"""{safe[0]}', *safe[1:], '"""', ""]
+
+
+def _wrapped(line: str) -> list[str]:
+    """A line of the head, folded where it is long."""
+    return textwrap.wrap(line, WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False) or [""]
 
 
 class Printer:
@@ -158,6 +167,9 @@ class Printer:
         name, other = self.names(s.out, s.out.name), literal(s.other, s.out.dtype)
         if len(name) + len(mask) + len(text) > WIDTH - 25:
             before, text = [*before, f"{name} = {text}"], name
+        if 2 * len(name) + len(mask) > WIDTH - 25:
+            live = self.names((s, "live"), f"{name}_live")
+            before, mask = [*before, f"{live} = {mask}"], live
         return [*before, *self._assign(s.out, f"jnp.where({mask}, {text}, {other})", axes)]
 
     def _gather(self, s: Load, view: View) -> tuple[list[str], str]:

@@ -80,7 +80,7 @@ def bare(text: str) -> str:
 
 def atomic(text: str) -> bool:
     """True if the text needs no parentheses inside a product or before a subscript."""
-    return re.fullmatch(r"[\w.]+(\[[^\[\]]*\])?", text) is not None or bare(text) != text
+    return re.fullmatch(r"[\w.]+(\[[^\[\]]*\])?(\.\w+\([^()]*\))?", text) is not None or bare(text) != text
 
 
 def enclosed(text: str) -> str:

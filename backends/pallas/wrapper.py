@@ -30,6 +30,15 @@ def wrapper(program: TileProgram, views: dict[Tensor, View], tiles: Tiles) -> li
     return [f"def run({arguments}*, interpret=False, compiler_params=None):", *indented([*_about(program), *body])]
 
 
+def empty_wrapper(program: TileProgram) -> list[str]:
+    """Lines of `run` where no output has an element."""
+    names = Names()
+    arguments = "".join(f"{names(t, t.name)}, " for t in program.inputs)
+    empty = [f"jnp.zeros({tupled(map(str, t.shape))}, {dtype_name(t.dtype)})" for t in program.outputs]
+    head = f"def run({arguments}*, interpret=False, compiler_params=None):"
+    return [head, *indented(['"""The outputs have no elements."""', f"return {tupled(empty)}"])]
+
+
 def _about(program: TileProgram) -> list[str]:
     """The docstring of `run`."""
     inputs, outputs = (", ".join(str(t) for t in tensors) for tensors in (program.inputs, program.outputs))

@@ -11,9 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from eqsat import notation
 from eqsat.backends.pallas import emit, load, run
 from eqsat.index import Axis, Index
-from eqsat.notation import Tensor
+from eqsat.interpret import interpret
+from eqsat.lower import lower
+from eqsat.notation import Kernel, Stored, Tensor, Term
+from eqsat.schedule import Schedule
 from eqsat.tile import (
     Carry,
     Cast,
@@ -481,3 +485,61 @@ def test_lowers_for_cuda_by_triton(make):
             pytest.skip("this jaxlib cannot lower Pallas for a GPU")
         raise
     assert "triton" in text
+
+
+def test_empty_output():
+    n, tn = tiled_axis("n", 0, 16)
+    x, y = Tensor("x", (0,), "float32"), Tensor("y", (0,), "float32")
+    k = Build(tn)
+    k.store(y, k.do("exp", k.load(x, n)), n, axes=(n,))
+    check(k.program((x,), (y,)), [normal(0)], [normal(0)])
+
+
+# --- lowered kernels, against the interpreter of tile programs ---
+
+
+def stored(name: str, shape: tuple[int, ...], term: Term, axes: tuple[Axis, ...]) -> Stored:
+    return Stored(name, shape, term.dtype, term, axes)
+
+
+def at(tensor: Tensor, *index: Any) -> Term:
+    return notation.cast("float32", notation.load(tensor, indices(index)))
+
+
+def gelu_matmul() -> tuple[Kernel, Schedule]:
+    (m, tm), (n, tn), (r, tr) = tiled_axis("x0", 45, 32), tiled_axis("x1", 37, 16), tiled_axis("r0", 70, 32, "loop")
+    a, b, bias = Tensor("a", (45, 70), "bfloat16"), Tensor("b", (37, 70), "bfloat16"), Tensor("bias", (37,), "float32")
+    product = notation.reduce("sum", r, notation.scalar("mul", at(a, m, r), at(b, n, r)))
+    y = notation.scalar("tanh", notation.scalar("add", product, at(bias, n)))
+    return Kernel("gelu_matmul", (stored("y", (45, 37), y, (m, n)),)), Schedule((tm, tn, tr))
+
+
+def rms_norm() -> tuple[Kernel, Schedule]:
+    (m, tm), (n, tn), (r, tr) = tiled_axis("x0", 13, 4), tiled_axis("x1", 90, 32, "loop"), tiled_axis("r0", 90, 64, "loop")
+    x, w = Tensor("x", (13, 90), "bfloat16"), Tensor("w", (90,), "float32")
+    squares = notation.scalar("mul", at(x, m, r), at(x, m, r))
+    scale = notation.scalar("rsqrt", notation.scalar("add", notation.reduce("sum", r, squares), notation.const(1e-5, "float32")))
+    y = notation.scalar("mul", notation.scalar("mul", at(x, m, n), scale), at(w, n))
+    outputs = stored("y", (13, 90), notation.cast("bfloat16", y), (m, n)), stored("scale", (13, 1), scale, (m,))
+    return Kernel("rms_norm", outputs), Schedule((tm, tn, tr))
+
+
+def online_attention() -> tuple[Kernel, Schedule]:
+    (h, th), (m, tm), (d, td) = tiled_axis("x0", 3, 1), tiled_axis("x1", 40, 16), tiled_axis("x2", 16, 16, "resident")
+    (e, te), (n, tn) = tiled_axis("r0", 16, 16, "resident"), tiled_axis("r1", 40, 16, "loop")
+    q, k, v = (Tensor(name, (40, 48), "bfloat16") for name in "qkv")
+    head = Index.of(h) * 16
+    s = notation.reduce("sum", e, notation.scalar("mul", at(q, m, head + e), at(k, n, head + e)))
+    causal = notation.scalar("ge", notation.pos(Index.of(m), "int32"), notation.pos(Index.of(n), "int32"))
+    s = notation.scalar("where", causal, s, notation.const(float("-inf"), "float32"))
+    total = notation.online(n, s, notation.const(1.0, "float32"), "float32")
+    y = notation.scalar("div", notation.online(n, s, at(v, n, head + d), "bfloat16"), total)
+    return Kernel("attention", (stored("o", (3, 40, 16), y, (h, m, d)),)), Schedule((th, tm, td, te, tn))
+
+
+@pytest.mark.parametrize("make", [gelu_matmul, rms_norm, online_attention])
+def test_lowered_kernels_agree_with_the_tile_interpreter(make):
+    program = lower(*make())
+    arrays = [normal(*t.shape).astype(t.dtype) for t in program.inputs]
+    source = check(program, arrays, interpret(program, arrays), 2e-2)
+    assert "portable" not in source
