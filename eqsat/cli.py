@@ -83,7 +83,8 @@ def devices(options: argparse.Namespace) -> None:
 
     facts = {name: dict(_facts(device)) for name, device in DEVICES.items()}
     table = Table("", *DEVICES, box=None, pad_edge=False)
-    for fact in dict.fromkeys(fact for row in facts.values() for fact in row):
+    longest = sorted(facts.values(), key=len, reverse=True)
+    for fact in dict.fromkeys(fact for row in longest for fact in row):
         table.add_row(fact, *(row.get(fact, "") for row in facts.values()))
     width = None if sys.stdout.isatty() else 200
     console = Console(width=width, highlight=False)

@@ -80,6 +80,25 @@ def test_mistakes_on_the_command_line_are_one_line(arguments, message, capsys):
     assert error.startswith(message) and error.count("\n") == 1
 
 
+def test_devices_are_printed_as_a_table_with_sources(capsys):
+    from eqsat.cli import main
+    from eqsat.devices import DEVICES
+
+    assert main(["devices"]) == 0
+    text = capsys.readouterr().out
+    assert text.splitlines()[0].split() == list(DEVICES)
+    assert all(f"{name}: {device.source}" in text for name, device in DEVICES.items())
+
+
+def test_shapes_are_read_as_they_are_printed():
+    from eqsat.cli import shapes
+
+    (a, b, c) = shapes("float32[4,8] bfloat16[ 2, 3 ], int32[]")
+    assert (a.shape, b.shape, c.shape) == ((4, 8), (2, 3), ())
+    assert [str(s.dtype) for s in (a, b, c)] == ["float32", "bfloat16", "int32"]
+    assert shapes("") == ()
+
+
 def test_changelog_names_the_version():
     import eqsat
 
