@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from eqsat.index import Axis, Index
-from eqsat.notation import Stored, Tensor, Term, bound_level, load, rebuild, substitute
+from eqsat.notation import Stored, Tensor, Term, bound_level, const, const_value, load, rebuild, substitute
 from eqsat.scalars import DTYPES, SCALARS
 
 MAX_DEFINITIONS = 28  # beyond this many stored tensors a region is cut where the fewest bytes are live
@@ -192,20 +194,45 @@ def kept_steps(steps: Sequence[Any], outputs: Iterable[Tensor]) -> tuple[list[An
         renamed[step] = Stored(step.name, step.shape, step.dtype, _inlined(step.term, renamed, keep, {}), step.axes)
         if step in keep:
             result.append(renamed[step])
-    return result, renamed
+    return _copies_early(result), renamed
+
+
+def _copies_early(steps: Sequence[Any]) -> list[Any]:
+    """Move each copy of a tensor (a view that is an output) right behind it, so that the kernel that makes it can write the copy."""
+    copies: dict[Tensor, list[Any]] = defaultdict(list)
+    rest = []
+    for step in steps:
+        is_copy = isinstance(step, Stored) and step.term.head == "load" and not step.term.args
+        (copies[step.term.tensor] if is_copy and isinstance(step.term.tensor, Stored) else rest).append(step)
+    result: list[Any] = []
+    queue = list(reversed(rest))
+    while queue:
+        step = queue.pop()
+        result.append(step)
+        queue.extend(reversed(copies.pop(step, [])))
+    return result
 
 
 def _inlined(term: Term, renamed: dict[Tensor, Tensor], keep: set[Stored], memo: dict[Term, Term]) -> Term:
     if term not in memo:
         args = tuple(_inlined(a, renamed, keep, memo) for a in term.args)
         if term.head != "load":
-            memo[term] = rebuild(term, args)
+            memo[term] = folded(rebuild(term, args))
         elif (new := renamed.get(term.tensor)) is not None and term.tensor not in keep:
             assert isinstance(new, Stored)
             memo[term] = definition_at(new, term.indices)
         else:
             memo[term] = load(new or term.tensor, term.indices, args)
     return memo[term]
+
+
+def folded(term: Term) -> Term:
+    """A scalar operation or cast of literals as a literal, evaluated by JAX in the operation's own dtype."""
+    if not term.args or any(a.head != "const" for a in term.args) or (term.head not in SCALARS and term.head != "cast"):
+        return term
+    values = [np.asarray(const_value(a)).astype(a.dtype) for a in term.args]
+    value = values[0].astype(term.dtype) if term.head == "cast" else np.asarray(SCALARS[term.head].reference(*values))
+    return const(value.item(), term.dtype)
 
 
 def cut(steps: Sequence[Any], outputs: Iterable[Tensor], constant: frozenset[Tensor]) -> list[Region | Any]:
@@ -236,11 +263,13 @@ def _inputs(step: Any) -> list[Tensor]:
 def _ends(steps: Sequence[Any], last_use: dict[Tensor, int]) -> list[int]:
     """Positions at which to cut: around calls, at a residual, and where a region would grow too large.
 
-    A residual is the only live tensor, and lives on beyond a contraction: it is stored in any case, so a cut loses nothing.
+    A residual is the only live tensor (inputs that are used on both sides count), lives on beyond a contraction and is
+    no operand of one: it is stored in any case, so a cut loses nothing.
     """
     ends: list[int] = []
     live: dict[Tensor, int] = {}
-    contracts = [isinstance(s, Stored) and bool(_contraction_operands(s.term)) for s in steps]
+    operands = [_contraction_operands(s.term) if isinstance(s, Stored) else set() for s in steps]
+    operand_anywhere = set().union(*operands)
     start = 0
     crossing: list[int] = []
     for i, step in enumerate(steps):
@@ -248,13 +277,14 @@ def _ends(steps: Sequence[Any], last_use: dict[Tensor, int]) -> list[int]:
         if is_call:
             ends += [i, i + 1]
             start = i + 1
-        for tensor in step.outputs if is_call else (step,):
+        for tensor in (*_inputs(step), *(step.outputs if is_call else (step,))):
             live[tensor] = tensor.nbytes
         live = {t: n for t, n in live.items() if last_use.get(t, -1) > i}
         crossing.append(sum(live.values()))
         if is_call:
             continue
-        if len(live) <= 1 and all(any(contracts[i + 1 : last_use[t]]) for t in live):
+        residual = len(live) == 1 and all(t not in operand_anywhere and any(operands[i + 1 : last_use[t]]) for t in live)
+        if residual or not live:
             ends.append(i + 1)
             start = i + 1
         elif i + 1 - start > MAX_DEFINITIONS:

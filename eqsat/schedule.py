@@ -59,24 +59,20 @@ def schedules(work: Work) -> list[Schedule]:
 
 
 def _consistent(work: Work, axes: Sequence[TileAxis]) -> bool:
-    """Without contractions, an output axis is a loop exactly when the reductions it follows are loops of the same tile."""
+    """Without contractions, an output axis is traversed like the reduced axis that it follows."""
     if work.contractions:
         return True
-    looped = {t.axis.extent: t.tile for t in axes[len(work.kernel.axes) :] if t.role == "loop"}
-    for t in axes[: len(work.kernel.axes)]:
-        if t.role == "loop" and looped.get(t.axis.extent) != t.tile:
-            return False
-        if t.role == "resident" and t.axis.extent in looped:
-            return False
-    return True
+    way = {t.axis: (t.tile, t.role) for t in axes}
+    return all(way[axis] == way[bound] for axis, bound in work.follows.items() if way[axis][1] != "grid")
 
 
 def _with_warps(work: Work, axes: tuple[TileAxis, ...]) -> list[Schedule]:
     block = prod(t.tile for t in axes if t.axis in work.kernel.axes)
     if work.contractions:
-        many = sum(t.role == "grid" and t.count > 1 for t in axes) > 1
+        several = {t.axis for t in axes if t.role == "grid" and t.count > 1}
+        shared = any(several & c.rows and several & c.columns for c in work.contractions)  # neighbours can share operands in L2
         warps = (4, 8) if block >= 8192 else (4,)
-        return [Schedule(axes, w, stages, 8 if many else 1) for w in warps for stages in (3, 2)]
+        return [Schedule(axes, w, stages, 8 if shared else 1) for w in warps for stages in (3, 2)]
     block = max(block, prod(t.tile for t in axes if t.role != "grid"))
     return [Schedule(axes, min(16, max(1, power_of_two(block // 512))), 2, 1)]
 
@@ -120,7 +116,6 @@ def _contracting(work: Work) -> dict[Axis, list[Option]]:
 def _reducing(work: Work) -> dict[Axis, list[Option]]:
     contiguous = work.contiguous
     options: dict[Axis, list[Option]] = {}
-    extents = {a.extent for a in work.bound_axes}
     by_rows = contiguous in work.bound_axes
     for axis in work.bound_axes:
         whole = power_of_two(axis.extent)
@@ -136,12 +131,12 @@ def _reducing(work: Work) -> dict[Axis, list[Option]]:
     for position, axis in enumerate(work.kernel.axes):
         last = position == len(work.kernel.axes) - 1
         whole = power_of_two(axis.extent)
-        if axis.extent in extents and last and by_rows:
+        if axis in work.follows and by_rows:
             resident = [(whole, "resident")] if whole <= RESIDENT_LIMIT else []
             options[axis] = resident + [(t, "loop") for t in (1024, 4096) if t < whole]
             continue
         if by_rows:
-            near = position == len(work.kernel.axes) - 1 or (position == len(work.kernel.axes) - 2 and work.kernel.axes[-1].extent in extents)
+            near = last or (position == len(work.kernel.axes) - 2 and work.kernel.axes[-1] in work.follows)
             small = min(RESIDENT_LIMIT, max(power_of_two(a.extent) for a in work.bound_axes))
             options[axis] = [(t, "grid") for t in ((1, 2, 4, 8, 16, 32) if near else (1,)) if t <= whole and (t == 1 or t * small <= 8192)]
         else:

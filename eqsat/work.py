@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
-from eqsat.index import Axis
+from eqsat.index import Axis, Index
 from eqsat.notation import Kernel, Tensor, Term
 from eqsat.scalars import DTYPES, SCALARS
 
@@ -94,6 +94,19 @@ class Work:
         """The axis to traverse fastest: a reduced one if any load runs along it, else the most frequent one."""
         along = [a for a in self.contiguous_axes if a in self.bound_axes]
         return (along or self.contiguous_axes or [None])[0]
+
+    @cached_property
+    def follows(self) -> dict[Axis, Axis]:
+        """Output axes that run over the same elements as a reduced axis: x of softmax's x[i, j] beside the sum over x[i, r]."""
+        loads = {(t.tensor, t.indices) for t in self.kernel.terms if t.head == "load"}
+        found: dict[Axis, Axis] = {}
+        for axis in self.kernel.axes:
+            for bound in self.bound_axes:
+                if bound.extent == axis.extent and axis not in found:
+                    swap = {axis: Index.of(bound)}
+                    if any((t, tuple(i.substitute(swap) for i in ix)) in loads for t, ix in loads if any(axis in i.axes for i in ix)):
+                        found[axis] = bound
+        return found
 
     @cached_property
     def nbytes(self) -> int:
