@@ -120,18 +120,16 @@ class Graph:
         """Trace `fn` for arguments that are arrays, `jax.ShapeDtypeStruct`s, or pytrees of them."""
         name = names.function_name(fn)
         if not callable(fn):
-            raise TypeError(f"Graph.from_jax: a function is required, got {type(fn).__name__}; pass the function itself, not its result")
-        paths, in_tree = jax.tree_util.tree_flatten_with_path((args, kwargs))
-        leaves = [leaf for _, leaf in paths]
-        closed, out_tree = _traced(fn, name, leaves, in_tree)
-        inputs, constants, equations, outputs = _Inliner().program(closed)
-        parameters = names.parameters_of(fn, len(args))
-        hints = dict(zip(inputs, (names.path_name(path, parameters) for path, _ in paths), strict=True))
-        hints |= {v: hint for v, value in constants.items() if (hint := names.closure_name(fn, value))}
-        where = [tuple(getattr(key, "idx", getattr(key, "key", None)) for key in path[:2]) for path, _ in paths]
-        positional = tuple(tuple(i for i, w in enumerate(where) if w == (0, a)) for a in range(len(args)))
-        keyword = {k: tuple(i for i, w in enumerate(where) if w == (1, k)) for k in kwargs}
-        return pruned(Graph(name, inputs, constants, equations, outputs, in_tree, out_tree, positional, keyword, hints))
+            raise TypeError(f"Graph.from_jax: a function is required, got {type(fn).__name__}; pass the function, not its result")
+        try:
+            return trace(fn, args, kwargs)
+        except Exception as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            reason = str(error).strip().split("\n")[0].rstrip(".") or "no reason given"
+            raise kind(
+                f"{name}: a function that JAX can trace is required, got {type(error).__name__}: {reason}; "
+                "pass arrays or jax.ShapeDtypeStruct, and bind other arguments with functools.partial"
+            ) from error
 
     @staticmethod
     def from_networkx(graph: Any) -> Graph:
@@ -192,8 +190,9 @@ def _spelled(graph: Graph, equation: Equation) -> str:
 # --- tracing ----------------------------------------------------------------------------------------------------
 
 
-def _traced(fn: Callable[..., Any], name: str, leaves: Sequence[Any], in_tree: Any) -> tuple[Any, Any]:
-    """The closed jaxpr over flat arguments, and the structure of the result."""
+def trace(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Graph:
+    """The graph of a function; errors are those of the function and of JAX."""
+    paths, in_tree = jax.tree_util.tree_flatten_with_path((tuple(args), dict(kwargs)))
     structure: list[Any] = []
 
     def flat(*values: Any) -> list[Any]:
@@ -202,16 +201,15 @@ def _traced(fn: Callable[..., Any], name: str, leaves: Sequence[Any], in_tree: A
         structure.append(tree)
         return results
 
-    try:
-        closed = jax.make_jaxpr(flat)(*leaves)
-    except Exception as error:
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
-        raise kind(
-            f"{name}: a function that JAX can trace is required, got {type(error).__name__}: {reason}; "
-            "pass arrays or jax.ShapeDtypeStruct, and bind other arguments with functools.partial"
-        ) from error
-    return closed, structure[-1]
+    inputs, constants, equations, outputs = _Inliner().program(jax.make_jaxpr(flat)(*(leaf for _, leaf in paths)))
+    parameters = names.parameters_of(fn, len(args))
+    hints = dict(zip(inputs, (names.path_name(path, parameters) for path, _ in paths), strict=True))
+    hints |= {v: hint for v, value in constants.items() if (hint := names.closure_name(fn, value))}
+    where = [tuple(getattr(key, "idx", getattr(key, "key", None)) for key in path[:2]) for path, _ in paths]
+    positional = tuple(tuple(i for i, w in enumerate(where) if w == (0, a)) for a in range(len(args)))
+    keyword = {k: tuple(i for i, w in enumerate(where) if w == (1, k)) for k in kwargs}
+    name = names.function_name(fn)
+    return pruned(Graph(name, inputs, constants, equations, outputs, in_tree, structure[-1], positional, keyword, hints))
 
 
 # Calls whose body is inlined, with the parameter that holds the body.
@@ -245,9 +243,13 @@ class _Inliner:
         outputs = self.body(jaxpr, closed.consts, inputs, None)
         return inputs, self.constants, tuple(self.equations), tuple(outputs)
 
-    def body(self, jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any], caller: tuple[Source | None, bool] | None) -> list[Any]:
+    def body(
+        self, jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any], caller: tuple[Source | None, bool] | None
+    ) -> list[Any]:
         """Append a jaxpr's equations. `caller` overrides their source: the body is JAX's own code."""
-        known: dict[Any, Any] = dict(zip(jaxpr.constvars, (self.constant(c, v.aval) for c, v in zip(consts, jaxpr.constvars, strict=True)), strict=True))
+        known: dict[Any, Any] = dict(
+            zip(jaxpr.constvars, (self.constant(c, v.aval) for c, v in zip(consts, jaxpr.constvars, strict=True)), strict=True)
+        )
         known.update(zip(jaxpr.invars, inputs, strict=True))
 
         def atom(v: Any) -> Any:

@@ -49,7 +49,11 @@ def function_name(fn: Any) -> str:
 def parameters_of(fn: Callable[..., Any], count: int) -> list[str]:
     """Names of the first `count` positional parameters."""
     try:
-        found = [p for p in inspect.signature(fn).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
+        found = [
+            p
+            for p in inspect.signature(fn).parameters.values()
+            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)
+        ]
     except (TypeError, ValueError):
         found = []
     named = [p.name for p in found if p.kind != p.VAR_POSITIONAL][:count]
@@ -105,6 +109,8 @@ def _is_library(path: str) -> bool:
 @lru_cache(maxsize=1 << 14)
 def target_of(source: Source) -> str | None:
     """What the line assigns to; the function's name where it returns."""
+    if source.function == "<lambda>":  # the line assigns the function or what it is passed to
+        return None
     line = linecache.getline(source.file, source.line)
     if (found := _ASSIGNED.match(line)) is not None:
         return found.group(1).strip("_") or None

@@ -11,7 +11,7 @@ import jax.extend.core as jex
 import networkx as nx
 from jax import lax
 
-from eqsat.graph import Graph, Literal, Variable
+from eqsat.graph import Graph, Literal, Variable, pruned, trace
 from eqsat.names import Namer, identifier
 
 
@@ -73,16 +73,16 @@ def read(graph: nx.DiGraph) -> Graph:
                 values[node] = _applied(graph, node, ops[node], values)
         return [values[n] for n in results], [values[n] for n in inner]
 
-    traced = Graph.from_jax(_named(apply, graph.graph.get("name") or "graph"), *structures)
+    traced = trace(_named(apply, graph.graph.get("name") or "graph"), structures, {})
     shown = dict(zip(traced.outputs[len(results) :], inner, strict=True))
-    hints = {v: str(n) for v, n in shown.items() if isinstance(v, Variable)} | dict(zip(traced.inputs, map(str, arguments), strict=True))
+    hints = {v: str(n) for v, n in shown.items() if isinstance(v, Variable)} | dict(
+        zip(traced.inputs, map(str, arguments), strict=True)
+    )
     return _with_outputs(traced, len(results), hints, graph.graph)
 
 
 def _with_outputs(traced: Graph, count: int, hints: Mapping[Variable, str], facts: Mapping[str, Any]) -> Graph:
     """The traced program without the outputs that were there to name variables."""
-    from eqsat.graph import pruned
-
     in_tree, out_tree = facts.get("in_tree"), facts.get("out_tree")
     if in_tree is None or in_tree.num_leaves != len(traced.inputs):
         in_tree, leaves, keywords = traced.in_tree, traced.argument_leaves, traced.keyword_leaves
@@ -92,8 +92,13 @@ def _with_outputs(traced: Graph, count: int, hints: Mapping[Variable, str], fact
         out_tree = jax.tree_util.tree_structure(0 if count == 1 else (0,) * count)
     return pruned(
         dataclasses.replace(
-            traced, outputs=traced.outputs[:count], hints=hints, in_tree=in_tree, out_tree=out_tree,
-            argument_leaves=leaves, keyword_leaves=keywords,
+            traced,
+            outputs=traced.outputs[:count],
+            hints=hints,
+            in_tree=in_tree,
+            out_tree=out_tree,
+            argument_leaves=leaves,
+            keyword_leaves=keywords,
         )  # fmt: skip
     )
 
@@ -105,9 +110,12 @@ def _named(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 def _ordered(graph: nx.DiGraph) -> list[Any]:
     if not isinstance(graph, nx.DiGraph):
-        raise TypeError(f"Graph.from_networkx: a networkx.DiGraph is required, got {type(graph).__name__}; edges need a direction")
+        raise TypeError(
+            f"Graph.from_networkx: a networkx.DiGraph is required, got {type(graph).__name__}; edges need a direction"
+        )
     try:
-        return list(nx.lexicographical_topological_sort(graph, key=str))
+        place = {node: n for n, node in enumerate(graph.nodes)}
+        return list(nx.lexicographical_topological_sort(graph, key=place.__getitem__))  # keeps the order of an exported program
     except nx.NetworkXUnfeasible:
         cycle = " -> ".join(str(edge[0]) for edge in nx.find_cycle(graph))
         raise ValueError(f"networkx graph: no cycles are required, got {cycle}; remove an edge") from None
@@ -143,10 +151,14 @@ def _operands(graph: nx.DiGraph, node: Any) -> list[Any]:
             raise ValueError(f"edge {source!r} -> {node!r}: an operand position is required, got none; set position=0, 1, ...")
         for position in positions:
             if position in placed:
-                raise ValueError(f"node {node!r}: one operand per position is required, got two at {position}; renumber its edges")
+                raise ValueError(
+                    f"node {node!r}: one operand per position is required, got two at {position}; renumber its edges"
+                )
             placed[position] = source
     if sorted(placed) != list(range(len(placed))):
-        raise ValueError(f"node {node!r}: operand positions 0 .. {len(placed) - 1} are required, got {sorted(placed)}; add the missing edge")
+        raise ValueError(
+            f"node {node!r}: operand positions 0 .. {len(placed) - 1} are required, got {sorted(placed)}; add the missing edge"
+        )
     return [placed[p] for p in range(len(placed))]
 
 
@@ -166,6 +178,8 @@ def _applied(graph: nx.DiGraph, node: Any, op: str, values: Mapping[Any, Any]) -
         except (TypeError, ValueError) as error:
             given = ", ".join(_type(v) for v in operands)
             raise type(error)(f"node {node!r}: op {op!r} does not apply to ({given}): {str(error).splitlines()[0]}") from error
+    if isinstance(result, list | tuple) and len(result) == 1 and not _several(graph, node):
+        (result,) = result
     return _checked(graph, node, result)
 
 
@@ -176,7 +190,9 @@ def _function(graph: nx.DiGraph, node: Any, op: str) -> Callable[..., Any]:
         return lambda *operands, **params: _bind(primitive, operands, params)
     found = getattr(lax, str(op), None)
     if not callable(found) or str(op).startswith("_"):
-        raise ValueError(f"node {node!r}: op must name a function of jax.lax or be input, constant or output, got {op!r}; see dir(jax.lax)")
+        raise ValueError(
+            f"node {node!r}: op must name a function of jax.lax or be input, constant or output, got {op!r}; see dir(jax.lax)"
+        )
     return found
 
 
@@ -195,11 +211,11 @@ def _checked(graph: nx.DiGraph, node: Any, result: Any) -> Any:
         wrong_shape = stated[0] is not None and tuple(stated[0]) != tuple(result.shape)
         if wrong_shape or (stated[1] is not None and str(stated[1]) != str(result.dtype)):
             wanted = f"{stated[1] or result.dtype}[{','.join(map(str, result.shape if stated[0] is None else stated[0]))}]"
-            raise ValueError(f"node {node!r}: states {wanted}, got {_type(result)} from its operands; correct the node or an operand")
+            raise ValueError(
+                f"node {node!r}: states {wanted}, got {_type(result)} from its operands; correct the node or an operand"
+            )
     return result
 
 
 def _type(value: Any) -> str:
     return f"{value.dtype}[{','.join(map(str, value.shape))}]" if hasattr(value, "shape") else type(value).__name__
-
-

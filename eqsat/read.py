@@ -149,7 +149,11 @@ class _Reader:
             raise Opaque("has effects")
         operands = [self.view(atom) for atom in equation.inputs]
         for n in row.loads:
-            operands[n] = operands[n] if operands[n].is_load else View.of(self.tensor(operands[n], f"{self.graph.name_of[equation.outputs[0]]}_from"))
+            operands[n] = (
+                operands[n]
+                if operands[n].is_load
+                else View.of(self.tensor(operands[n], f"{self.graph.name_of[equation.outputs[0]]}_from"))
+            )
         outs = tuple(Out(v.shape, v.dtype) for v in equation.outputs)
         try:
             result = row.read(outs if row.results else outs[0], *operands, **equation.params)

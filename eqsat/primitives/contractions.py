@@ -51,7 +51,7 @@ def dot_general(out: Out, x: View, y: View, dimension_numbers: Any, **_: Any) ->
 
 @reads("conv_general_dilated")
 def conv_general_dilated(out: Out, x: View, w: View, dimension_numbers: Any, **params: Any) -> Term:
-    """out[n, f, o] = sum over c, k of x[n, c, o*stride + k*dilation - padding] * w[f, c, k], with groups of channels or of batch."""
+    """out[n, f, o] = sum over c, k of x[n, c, o*stride + k*dilation - padding] * w[f, c, k], groups apart."""
     x_spec, w_spec, out_spec = dimension_numbers
     groups, batch_groups = int(params["feature_group_count"]), int(params["batch_group_count"])
     if groups > 1 and batch_groups > 1:

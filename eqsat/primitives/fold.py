@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from eqsat.index import Index
-from eqsat.notation import Term, cast, const, const_value, pos
+from eqsat.notation import Term, cast, const, const_value, pos, rebuild
 from eqsat.notation import scalar as exact
-from eqsat.scalars import DTYPES, is_float, is_integer
+from eqsat.scalars import DTYPES, SCALARS, is_float, is_integer
 
 _COMPARE = {"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge, "eq": operator.eq, "ne": operator.ne}
 
@@ -37,6 +37,17 @@ def scalar(op: str, *args: Term) -> Term:
         if x is not None and y is not None:
             return _decided(op, x, y) or _computed(op, x, y, args[0].dtype) or exact(op, *args)
     return exact(op, *args)
+
+
+def refolded(term: Term) -> Term:
+    """A term of positions after a substitution, which may have decided comparisons in it."""
+    done: dict[Term, Term] = {}
+    for t in term.walk():
+        args = tuple(done[a] for a in t.args)
+        done[t] = (
+            scalar(t.head, *args) if t.head in SCALARS else converted(t.dtype, args[0]) if t.head == "cast" else rebuild(t, args)
+        )
+    return done[term]
 
 
 def _chosen(args: tuple[Term, ...]) -> Term | None:

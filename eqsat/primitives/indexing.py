@@ -48,7 +48,9 @@ def in_range(value: Term, high: int) -> list[Term]:
 
 
 @reads("gather", loads=(0,))
-def gather(out: Out, x: View, indices: View, dimension_numbers: Any, slice_sizes: Sequence[int], mode: Any, **params: Any) -> Term:
+def gather(
+    out: Out, x: View, indices: View, dimension_numbers: Any, slice_sizes: Sequence[int], mode: Any, **params: Any
+) -> Term:
     """A slice of x for each row of indices: starts are computed, offsets inside a slice are axes of the result."""
     numbers = dimension_numbers
     kind = str(getattr(mode, "name", mode))

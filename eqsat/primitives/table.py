@@ -12,7 +12,7 @@ from typing import Any
 
 from eqsat.index import Axis, Index
 from eqsat.notation import Tensor, Term, const, dimension_indices, level_of, load, output_axes, pos, reduce, substitute
-from eqsat.primitives.fold import scalar
+from eqsat.primitives.fold import refolded, scalar
 
 
 class Opaque(Exception):
@@ -52,11 +52,8 @@ class View:
 
     def at(self, indices: Sequence[Index]) -> Term:
         """The element at in-range indices."""
-        return substitute(self.term, self._places(indices))
-
-    def element(self) -> Term:
-        """The element at the value's own axes."""
-        return self.term
+        term = substitute(self.term, self._places(indices))
+        return term if self.is_load else refolded(term)
 
     def loaded(self, indices: Sequence[Index], operands: tuple[Term, ...]) -> Term:
         """The element at in-range indices that may use loaded values; only for a value that `is_load`."""
@@ -73,7 +70,9 @@ class View:
         """
         if fill is None and self.tensor is not None:
             return load(self.tensor, indices)
-        tests = [t for d, i in enumerate(indices) if fill is not None or not self._leaves_tensor(d) for t in inside(i, self.shape[d])]
+        tests = [
+            t for d, i in enumerate(indices) if fill is not None or not self._leaves_tensor(d) for t in inside(i, self.shape[d])
+        ]
         return choose(tests, self.at(indices), zero(self.dtype) if fill is None else fill)
 
     def _places(self, indices: Sequence[Index]) -> dict[Axis, Index]:
@@ -83,7 +82,11 @@ class View:
         """True if an index outside dimension `d` is outside the tensor that is loaded."""
         n = self.shape[d]
         whole = (Index.of(Axis(f"x{d}", n)), Index.of(n - 1) - Axis(f"x{d}", n))
-        return n > 1 and self.is_load and any(i in whole and m == n for i, m in zip(self.term.indices, self.term.tensor.shape, strict=True))
+        return (
+            n > 1
+            and self.is_load
+            and any(i in whole and m == n for i, m in zip(self.term.indices, self.term.tensor.shape, strict=True))
+        )
 
 
 @dataclass(frozen=True)

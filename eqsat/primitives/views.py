@@ -55,7 +55,9 @@ def slice_(out: Out, x: View, start_indices: Sequence[int], strides: Sequence[in
 
 @reads("rev", view=True)
 def rev(out: Out, x: View, dimensions: Sequence[int], **_: Any) -> Term:
-    return x.at([Index.of(n - 1) - i if d in dimensions else i for d, (n, i) in enumerate(zip(x.shape, out.indices, strict=True))])
+    return x.at(
+        [Index.of(n - 1) - i if d in dimensions else i for d, (n, i) in enumerate(zip(x.shape, out.indices, strict=True))]
+    )
 
 
 @reads("tile", view=True)
@@ -66,7 +68,9 @@ def tile(out: Out, x: View, **_: Any) -> Term:
 @reads("split", view=True, results=True)
 def split(outs: tuple[Out, ...], x: View, sizes: Sequence[int], axis: int, **_: Any) -> tuple[Term, ...]:
     starts = [int(sum(sizes[:part])) for part in range(len(outs))]
-    return tuple(x.at([i + start if d == axis else i for d, i in enumerate(out.indices)]) for out, start in zip(outs, starts, strict=True))
+    return tuple(
+        x.at([i + start if d == axis else i for d, i in enumerate(out.indices)]) for out, start in zip(outs, starts, strict=True)
+    )
 
 
 @reads("unstack", view=True, results=True)
