@@ -33,7 +33,8 @@ def machine_code(source: str, program: TileProgram, cc: int) -> Any:
     """Triton's compiled kernel for a compute capability: `asm` holds "ttir", "ptx" and "cubin", `metadata` the resources."""
     import triton
 
-    return triton.compile(_ast(source, signature(program)), target=_target(cc), options=_options(program.num_warps, program.num_stages))
+    options = _options(program.num_warps, program.num_stages)
+    return triton.compile(_ast(source, signature(program)), target=_target(cc), options=options)
 
 
 def triton_ir(source: str, program: TileProgram, cc: int) -> tuple[str, str]:

@@ -6,7 +6,6 @@ written only where the program guards, and a masked load always names what the d
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable
 
 from eqsat.index import Atom, Axis, Dynamic, Index, Quotient, flatten
@@ -30,7 +29,9 @@ from eqsat.tile import (
     grouped_axes,
 )
 
-from .plan import Plan, identifier, literal, shape_text
+from .plan import Plan
+from .source import HELPER
+from .text import bare, docstring, identifier, is_primary, literal, one_argument, primary, shape_text
 
 LINE = 118  # characters; a longer call is written with one argument a line
 INT32 = 1 << 31
@@ -71,9 +72,10 @@ class _Printer:
         library = "from triton.language.extra import libdevice\n" if "libdevice." in body else ""
         helpers = "".join(f"{text}\n\n\n" for text in self.helpers.values())
         return (
-            f"{_docstring(self.program.header or (self.program.name,))}\n\n"
+            f"{docstring(self.program.header or (self.program.name,))}\n\n"
             f"import triton\nimport triton.language as tl\n{library}\n"
-            f"GRID = ({self.program.programs},)\nNUM_WARPS = {self.program.num_warps}\nNUM_STAGES = {self.program.num_stages}\n\n\n"
+            f"GRID = ({self.program.programs},)\nNUM_WARPS = {self.program.num_warps}\n"
+            f"NUM_STAGES = {self.program.num_stages}\n\n\n"
             f"{helpers}@triton.jit\ndef {name}({pointers}):\n{body}\n\n\n"
             f'def launch(*tensors):\n    """Run the kernel on torch tensors: the inputs, then the outputs."""\n'
             f"    {name}[GRID](*tensors, num_warps=NUM_WARPS, num_stages=NUM_STAGES)\n"
@@ -84,7 +86,7 @@ class _Printer:
 
     def call(self, target: str, function: str, arguments: Iterable[str]) -> None:
         """A call on one line, or with one argument a line if it would be too long."""
-        arguments = tuple(_tidy_argument(a) for a in arguments)
+        arguments = tuple(one_argument(a) for a in arguments)
         text = f"{target}{function}({', '.join(arguments)})"
         if 4 * self.indent + len(text) <= LINE:
             return self.line(text)
@@ -181,7 +183,7 @@ class _Printer:
             text = f"tl.trans({text})" if permutation == (1, 0) else f"tl.permute({text}, {shape_text(permutation)})"
         if order == target:
             return text
-        return f"{_primary(text)}[{', '.join(':' if a in axes else 'None' for a in target)}]"
+        return f"{primary(text)}[{', '.join(':' if a in axes else 'None' for a in target)}]"
 
     def fill(self, text: str, axes: Iterable[Axis], target: Axes) -> str:
         """Text of the rank of `target` that varies over `axes`, made a block over all of `target`."""
@@ -238,7 +240,7 @@ class _Printer:
         shift = max(0, -(index.range[0] // divisor))
         wide = index.range[1] >= INT32 or -index.range[0] >= INT32
         inner = self.index(index + shift * divisor, own, slots, wide)
-        text = f"{inner if _is_primary(inner) else f'({inner})'} {sign} {divisor}"
+        text = f"{inner if is_primary(inner) else f'({inner})'} {sign} {divisor}"
         return f"({text} - {shift})" if shift and sign == "//" else text
 
     def dynamic(self, value: Value, target: Axes, wide: bool) -> str:
@@ -289,7 +291,7 @@ class _Printer:
             return self.call(target, "tl.load", self.load_arguments(s))
         if isinstance(s, Dot):
             return self.call(target, "tl.dot", self.dot_arguments(s))
-        return self.line(target + _bare(self.right_side(s)))
+        return self.line(target + bare(self.right_side(s)))
 
     def load_arguments(self, s: Load) -> list[str]:
         arguments = [self.pointer(s.tensor, s.index, s.out.axes, s.operands, s.wide)]
@@ -330,7 +332,7 @@ class _Printer:
         if not s.index.terms or not s.index.axes:
             return f"tl.full({self.shape(axes)}, {s.index.constant}, {dtype})"
         text = self.index(s.index, axes, wide=s.out.dtype in ("int64", "uint64"))
-        text = self.fill(text if _is_primary(text) else f"({text})", varies, axes)
+        text = self.fill(text if is_primary(text) else f"({text})", varies, axes)
         return text if s.out.dtype in ("int32", "int64") else f"{text}.to({dtype})"
 
     def compute(self, s: Compute) -> str:
@@ -343,7 +345,7 @@ class _Printer:
             return text
         if target == "bool":
             return f"({text} != {literal(0, source)})"
-        return f"{_primary(text)}.to(tl.{DTYPES[target].triton})"
+        return f"{primary(text)}.to(tl.{DTYPES[target].triton})"
 
     def reduce(self, s: Reduce) -> str:
         arg, dtype, position = self.expression(s.arg), s.arg.dtype, s.arg.axes.index(s.axis)
@@ -351,7 +353,7 @@ class _Printer:
         row = DTYPES[dtype]
         if row.kind == "bool":
             function = {"or": "max", "max": "max", "and": "min", "min": "min"}[s.op]
-            text = f"(tl.{function}({_primary(arg)}.to(tl.int32), axis={position}) != 0)"
+            text = f"(tl.{function}({primary(arg)}.to(tl.int32), axis={position}) != 0)"
         elif s.op in ("sum", "max", "min"):
             text = f"tl.{s.op}({arg}, axis={position})"
             if row.nbytes < 4 and (row.kind != "float" or s.op != "sum"):
@@ -362,8 +364,8 @@ class _Printer:
 
     def combine(self, op: str) -> str:
         """A helper function for a reduction that Triton has no name for."""
-        name = f"_{REDUCTIONS[op].combine}"
-        expression = _bare(SCALARS[REDUCTIONS[op].combine].triton.format("a", "b"))
+        name = HELPER + REDUCTIONS[op].combine
+        expression = bare(SCALARS[REDUCTIONS[op].combine].triton.format("a", "b"))
         self.helpers[name] = f"@triton.jit\ndef {name}(a, b):\n    return {expression}"
         return name
 
@@ -405,7 +407,7 @@ class _Printer:
     def assign(self, name: str, value: Value, like: Value) -> None:
         text = self.carried(value, like)
         if text != name:
-            self.line(f"{name} = {_bare(text)}")
+            self.line(f"{name} = {bare(text)}")
 
     def carried(self, value: Value, like: Value) -> str:
         """A value with exactly the axes of the state that takes it: a loop may not change a shape."""
@@ -413,7 +415,7 @@ class _Printer:
 
     def carry_on(self, carries: tuple[Carry, ...]) -> None:
         """The states take their next values, all at once if one of them is another's next value."""
-        pairs = [(self.plan.name[c.state], _bare(self.carried(c.result, c.state))) for c in carries]
+        pairs = [(self.plan.name[c.state], bare(self.carried(c.result, c.state))) for c in carries]
         pairs = [(name, text) for name, text in pairs if name != text]
         states = {name for name, _ in pairs}
         if any(text in states for _, text in pairs):
@@ -462,35 +464,3 @@ def _guarded(statements: Iterable[Statement]) -> frozenset[Axis]:
 
 def _names(axes: Iterable[Axis]) -> str:
     return ", ".join(sorted(str(a) for a in axes)) or "no axes"
-
-
-# --- text -----------------------------------------------------------------------------------------------------------
-
-
-def _docstring(lines: tuple[str, ...]) -> str:
-    body = "\n".join(line.rstrip().replace("\\", "\\\\").replace('"""', "'''") for line in lines)
-    return f'"""{body}\n"""' if len(lines) > 1 else f'"""{body}"""'
-
-
-def _is_primary(text: str) -> bool:
-    """True for a name, call, subscript or parenthesised text: what `.to` and `[...]` can follow."""
-    depth = 0
-    for c in text:
-        depth += (c in "([") - (c in ")]")
-        if depth == 0 and not (c.isalnum() or c in "_.)]"):
-            return False
-    return not text[:1].isdigit()
-
-
-def _primary(text: str) -> str:
-    return text if _is_primary(text) else f"({text})"
-
-
-def _tidy_argument(text: str) -> str:
-    name, equals, value = text.partition("=") if text.startswith(("mask=", "other=", "input_precision=", "out_dtype=")) else ("", "", text)
-    return name + equals + _bare(value)
-
-
-def _bare(text: str) -> str:
-    """The same expression with only the parentheses that it needs."""
-    return ast.unparse(ast.parse(text, mode="eval")).replace("'", '"')

@@ -22,12 +22,12 @@ import ml_dtypes
 import numpy as np
 import triton.language as tl
 from numpy.typing import DTypeLike, NDArray
+from triton._utils import canonicalize_dtype
 from triton.runtime import interpreter as ti
 from triton.runtime.interpreter import FunctionRewriter, InterpreterBuilder, TensorHandle
 from triton.runtime.jit import JITFunction
 
 from .source import kernel, load
-from triton._utils import canonicalize_dtype
 
 Array = NDArray[Any]
 
@@ -228,16 +228,18 @@ def _interpreting(module: ModuleType, recorder: Recorder | None) -> Iterator[Non
     call = JITFunction.__call__
     builder = {name: getattr(InterpreterBuilder, name) for name in _replacements(recorder)}
     reduce_apply = ti.ReduceOps.generic_reduce
-    outer = {name: vars(module)[name] for name in ("range", "libdevice") if name in vars(module)}
+    replaced: dict[str, Any] = {"range": _range, "libdevice": _LIBDEVICE}
+    outer = {name: vars(module)[name] for name in replaced if name in vars(module)}
     try:
         JITFunction.__call__ = lambda self, *args, **kwargs: _rewrite(self.fn)(*args, **kwargs)  # tl.max, tl.sum, helpers
         ti.ReduceOps.generic_reduce = _fold
         for name, method in _replacements(recorder).items():
             setattr(InterpreterBuilder, name, method)
-        vars(module).update(range=_range, libdevice=_LIBDEVICE)
+        vars(module).update(replaced)
         yield
     finally:
-        del vars(module)["range"], vars(module)["libdevice"]
+        for name in replaced:
+            vars(module).pop(name, None)
         vars(module).update(outer)
         for name, method in builder.items():
             setattr(InterpreterBuilder, name, method)
@@ -266,7 +268,8 @@ def _tensor(data: Array, dtype: Any) -> Any:
 def _decoded(handle: Any) -> Array:
     """The numbers of a handle: packed floats as float32."""
     packed = _PACKED.get(handle.dtype.scalar)
-    return handle.data.view(packed).astype(np.float32) if packed is not None else handle.data
+    data: Array = handle.data
+    return data if packed is None else data.view(packed).astype(np.float32)
 
 
 def _encoded(data: Array, dtype: Any) -> Any:
@@ -367,38 +370,32 @@ def _external(function: Callable[..., Any]) -> Callable[..., Any]:
         first = next(a for a in args if isinstance(a, tl.tensor))
         data = function(*(a.handle.data if isinstance(a, tl.tensor) else np.asarray(a, first.handle.data.dtype) for a in args))
         data = np.asarray(data).astype(first.handle.data.dtype)
-        block = tl.block_type(first.dtype, list(data.shape)) if any(isinstance(a, tl.tensor) and a.type.is_block() for a in args) else first.dtype
-        return tl.tensor(TensorHandle(data, first.dtype), block)
+        block = any(isinstance(a, tl.tensor) and a.type.is_block() for a in args)
+        return tl.tensor(TensorHandle(data, first.dtype), tl.block_type(first.dtype, list(data.shape)) if block else first.dtype)
 
     return apply
 
 
-_LIBDEVICE = SimpleNamespace(
-    **{
-        name: _external(function)
-        for name, function in {
-            "tanh": np.tanh,
-            "erf": np.vectorize(math.erf, otypes=[np.float64]),
-            "erfc": np.vectorize(math.erfc, otypes=[np.float64]),
-            "expm1": np.expm1,
-            "log1p": np.log1p,
-            "pow": np.power,
-            "rint": np.rint,
-            "rsqrt": lambda x: 1 / np.sqrt(x),
-            "exp": np.exp,
-            "log": np.log,
-            "sqrt": np.sqrt,
-            "sin": np.sin,
-            "cos": np.cos,
-            "tan": np.tan,
-            "atan2": np.arctan2,
-            "floor": np.floor,
-            "ceil": np.ceil,
-            "trunc": np.trunc,
-            "round": np.round,
-            "isnan": np.isnan,
-            "isinf": np.isinf,
-            "fmod": np.fmod,
-        }.items()
-    }
-)
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "atan2": np.arctan2,
+    "ceil": np.ceil,
+    "cos": np.cos,
+    "erf": np.vectorize(math.erf, otypes=[np.float64]),
+    "erfc": np.vectorize(math.erfc, otypes=[np.float64]),
+    "exp": np.exp,
+    "expm1": np.expm1,
+    "floor": np.floor,
+    "fmod": np.fmod,
+    "log": np.log,
+    "log1p": np.log1p,
+    "pow": np.power,
+    "rint": np.rint,
+    "round": np.round,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "sin": np.sin,
+    "sqrt": np.sqrt,
+    "tan": np.tan,
+    "tanh": np.tanh,
+    "trunc": np.trunc,
+}
+_LIBDEVICE = SimpleNamespace(**{name: _external(function) for name, function in _FUNCTIONS.items()})

@@ -20,7 +20,7 @@ def call(source: str, program: TileProgram, *arrays: jax.Array, target: str | in
     """Outputs of the kernel on arrays with the shapes and dtypes of `program.inputs`; `target` is the card's capability."""
     _check(program, arrays)
     name, text = triton_ir(source, program, capability(target))
-    results = tuple(jax.ShapeDtypeStruct(t.shape, np.dtype(t.dtype)) for t in program.outputs)
+    results = tuple(jax.ShapeDtypeStruct(t.shape, np.dtype(t.dtype)) for t in program.outputs)  # type: ignore[no-untyped-call]
     outputs = jax.ffi.ffi_call(CUSTOM_CALL, results)(
         *arrays,
         name=name,

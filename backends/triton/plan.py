@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import builtins
 import keyword
-import re
 from collections import defaultdict
-from collections.abc import Iterable
 
 from eqsat.index import Axis
-from eqsat.scalars import DTYPES, SCALARS
+from eqsat.scalars import SCALARS
 from eqsat.tile import Carry, Cast, Compute, Const, Dot, Load, Loop, Position, Reduce, Statement, Store, TileProgram, Value
+
+from .text import identifier
 
 INLINE_OPERATIONS = 3  # scalar operations that one line may hold
 
@@ -163,7 +163,9 @@ class Plan:
         if sum(isinstance(reader, Carry) for reader, _ in self.readers[result]) != 1:
             return False
         family = [v for v in self.place if self.root(v) is self.root(state)]
-        return all(self._within(body, self.seen_at(p, r)) <= defined[1] for v in family for r, p in self.readers[v] if r is not carry)
+        return all(
+            self._within(body, self.seen_at(p, r)) <= defined[1] for v in family for r, p in self.readers[v] if r is not carry
+        )
 
     def _within(self, body: int, place: Place) -> int:
         """Position in `body` of a place in it or in a loop inside it; -1 for places outside."""
@@ -202,25 +204,3 @@ class Plan:
 
 def _alike(a: Value, b: Value) -> bool:
     return a.dtype == b.dtype and a.axes == b.axes
-
-
-def identifier(text: str) -> str:
-    """A valid Python name near `text`."""
-    text = re.sub(r"\W", "_", text, flags=re.ASCII) or "_"
-    return f"_{text}" if text[0].isdigit() else text
-
-
-def literal(value: float | int | bool, dtype: str) -> str:
-    """A number as a person writes it for `dtype`."""
-    kind = DTYPES[dtype].kind
-    if kind == "bool":
-        return str(bool(value))
-    if kind != "float":
-        return str(int(value))
-    text = repr(float(value))
-    return f'float("{text}")' if text.lstrip("-") in ("inf", "nan") else text
-
-
-def shape_text(sizes: Iterable[int]) -> str:
-    sizes = tuple(sizes)
-    return f"({', '.join(map(str, sizes))}{',' if len(sizes) == 1 else ''})"

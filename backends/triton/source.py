@@ -11,6 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+HELPER = "_combine_"  # how the names of helper functions in emitted text begin
+
 
 @lru_cache(maxsize=256)
 def load(source: str) -> ModuleType:
@@ -30,10 +32,11 @@ def load(source: str) -> ModuleType:
 
 
 def kernel(module: ModuleType) -> Any:
-    """The kernel of an emitted module: its jitted function, helpers (with a leading underscore) aside."""
+    """The kernel of an emitted module: its jitted function, helpers aside."""
     from triton.runtime.jit import JITFunction
 
-    found = [f for n, f in vars(module).items() if isinstance(f, JITFunction) and f.fn.__module__ == module.__name__ and not n.startswith("_")]
+    functions = [f for f in vars(module).values() if isinstance(f, JITFunction)]
+    found = [f for f in functions if f.fn.__module__ == module.__name__ and not f.fn.__name__.startswith(HELPER)]
     if len(found) != 1:
         raise ValueError(f"{module.__name__}: one public kernel expected, found {[f.__name__ for f in found]}")
     return found[0]

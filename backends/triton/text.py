@@ -1,0 +1,61 @@
+"""Small spellings of Python: names, numbers, and as few parentheses as an expression needs."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable
+
+from eqsat.scalars import DTYPES
+
+
+def identifier(text: str) -> str:
+    """A valid Python name near `text`."""
+    text = re.sub(r"\W", "_", text, flags=re.ASCII) or "_"
+    return f"_{text}" if text[0].isdigit() else text
+
+
+def literal(value: float | int | bool, dtype: str) -> str:
+    """A number as a person writes it for `dtype`."""
+    kind = DTYPES[dtype].kind
+    if kind == "bool":
+        return str(bool(value))
+    if kind != "float":
+        return str(int(value))
+    text = repr(float(value))
+    return f'float("{text}")' if text.lstrip("-") in ("inf", "nan") else text
+
+
+def shape_text(sizes: Iterable[int]) -> str:
+    sizes = tuple(sizes)
+    return f"({', '.join(map(str, sizes))}{',' if len(sizes) == 1 else ''})"
+
+
+def docstring(lines: tuple[str, ...]) -> str:
+    body = "\n".join(line.rstrip().replace("\\", "\\\\").replace('"""', "'''") for line in lines)
+    return f'"""{body}\n"""' if len(lines) > 1 else f'"""{body}"""'
+
+
+def is_primary(text: str) -> bool:
+    """True for a name, call, subscript or parenthesised text: what `.to` and `[...]` can follow."""
+    depth = 0
+    for c in text:
+        depth += (c in "([") - (c in ")]")
+        if depth == 0 and not (c.isalnum() or c in "_.)]"):
+            return False
+    return not text[:1].isdigit()
+
+
+def primary(text: str) -> str:
+    return text if is_primary(text) else f"({text})"
+
+
+def one_argument(text: str) -> str:
+    """An argument of a call, `name=value` included."""
+    name, equals, value = text.partition("=")
+    return f"{name}={bare(value)}" if equals and name.isidentifier() and value[0] != "=" else bare(text)
+
+
+def bare(text: str) -> str:
+    """The same expression with only the parentheses that it needs."""
+    return ast.unparse(ast.parse(text, mode="eval")).replace("'", '"')
