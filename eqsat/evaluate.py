@@ -60,6 +60,7 @@ def _over_digits(run: Evaluator, term: Term, axes: tuple[Axis, ...], breaks: dic
     digits = digits_of({a: breaks[a] for a in axes if a in breaks})
     term = substitute(term, {a: number_of(ds) for a, ds in digits.items()})
     spread = tuple(d for a in axes for d in digits.get(a, (a,)))
+    run.place |= {a: n for n, a in enumerate(spread)}
     array = run.over(term, spread)
     return run.ops.apply("reshape", array, shape_of(axes)) if digits else array
 
@@ -70,6 +71,7 @@ class Evaluator:
     def __init__(self, arrays: dict[Tensor, Array], ops: Arrays, widen: bool = False) -> None:
         self.arrays, self.ops, self.widen = arrays, ops, widen
         self.values: dict[Term, Value] = {}
+        self.place: dict[Axis, int] = {}  # of the output axes, in the order in which results are wanted
         self.exponentials: dict[tuple[Term, Axis], Value] = {}  # exp(s - max s), which an online sum and its divisor share
 
     def dtype(self, name: str) -> np.dtype:
@@ -261,6 +263,8 @@ class Evaluator:
 
     def _dot(self, a: Value, b: Value, axes: tuple[Axis, ...], dtype: str) -> Value:
         """Sum of a * b over `axes`, each of which at least one of them mentions."""
+        if self._first_place(b, a) < self._first_place(a, b):
+            a, b = b, a
         a = self.fold("sum", a, tuple(x for x in axes if x in a.axes and x not in b.axes), dtype)
         b = self.fold("sum", b, tuple(x for x in axes if x in b.axes and x not in a.axes), dtype)
         summed = tuple(x for x in axes if x in a.axes)
@@ -273,6 +277,10 @@ class Evaluator:
         accumulate = "float32" if is_float(dtype) and DTYPES[dtype].nbytes < 4 else dtype
         array = self.ops.apply("dot", a.array, b.array, numbers, self.dtype(accumulate))
         return self.cast(Value(array, (*batch, *free)), accumulate, dtype)
+
+    def _first_place(self, value: Value, other: Value) -> int:
+        """Where its own axes start in the wanted order: the operand of the earlier ones goes first."""
+        return min((self.place.get(a, len(self.place)) for a in value.axes if a not in other.axes), default=len(self.place))
 
 
 # --- which terms a term is computed from -----------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import numpy as np
 from eqsat.arrays import OPERATIONS, Arrays
 from eqsat.evaluate import evaluate_all
 from eqsat.notation import Kernel, Tensor
+from eqsat.program import named_formula, wrapped
 from eqsat.scalars import SCALARS
 
 WIDTH = 70  # of an expression that is written inside another
@@ -62,7 +63,8 @@ def emit_kernel(kernel: Kernel, name: str = "") -> str:
     body, texts = _body(lines.lines, stored, set(parameters.values()))
     outputs = ", ".join(texts) + ("," if len(texts) == 1 else "")
     signature = ", ".join(parameters.values())
-    return "\n".join([f"def {name}({signature}):", *_docstring(kernel, parameters), *(f"    {b}" for b in body), f"    return ({outputs})"])
+    lines_of_body = [f"    {b}" for b in (*body, f"return ({outputs})")]
+    return "\n".join([f"def {name}({signature}):", *_docstring(kernel, parameters), *lines_of_body])
 
 
 def emit_module(kernels: Iterable[Kernel]) -> str:
@@ -91,19 +93,8 @@ def _stored(lines: Lines, result: Any, shape: tuple[int, ...], rank: int) -> Any
 
 def _docstring(kernel: Kernel, parameters: Mapping[Tensor, str]) -> list[str]:
     types = [f"    {parameters[t]}: {t.dtype}[{','.join(map(str, t.shape))}]" for t in kernel.inputs]
-    formula = [f"    {wrapped}" for line in kernel.formula.split("\n") for wrapped in _wrap(line, 110)]
+    formula = [text for line in named_formula(kernel).split("\n") for text in wrapped(line, 114, "    ")]
     return ['    """', *formula, "", *types, '    """'] if types else ['    """', *formula, '    """']
-
-
-def _wrap(text: str, width: int) -> list[str]:
-    """Break at blanks; continuation lines are indented."""
-    lines: list[str] = []
-    while len(text) > width:
-        cut = text.rfind(" ", 1, width)
-        cut = cut if cut > width // 3 else width
-        lines.append(text[:cut].rstrip())
-        text = "    " + text[cut:].lstrip()
-    return [*lines, text]
 
 
 def _body(lines: Sequence[Name], results: Sequence[Any], taken: set[str]) -> tuple[list[str], list[str]]:
@@ -151,7 +142,8 @@ def _literal(value: Any) -> str:
     if isinstance(value, np.dtype):
         return "jnp.bool_" if value == np.bool_ else f"jnp.{value.name}"
     if isinstance(value, np.ndarray | np.generic):
-        return f"{_literal(value.dtype)}({_number(value.item())})"
+        shortest = value.dtype in (np.float32, np.float64) and np.isfinite(value)
+        return f"{_literal(value.dtype)}({str(value) if shortest else _number(value.item())})"
     return _number(value) if isinstance(value, int | float) else repr(value)
 
 

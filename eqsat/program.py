@@ -1,0 +1,324 @@
+"""Programs: the kernels and opaque calls that an optimisation ends with; they run, report, validate and save."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import pkgutil
+import textwrap
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from eqsat.cost import Cost
+from eqsat.graph import Graph, Variable
+from eqsat.index import Index
+from eqsat.lower import lower
+from eqsat.notation import Kernel, Tensor, Term, dimension_indices, formula, load, rebuild
+from eqsat.read import Call
+from eqsat.schedule import Schedule
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from eqsat.validate import Validation
+
+Array = Any
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedKernel:
+    """One launch: a kernel, bound to the program's tensors.
+
+    `inputs` and `outputs` are the tensors that stand for the kernel's own, so that equal kernels can be one object.
+    A `constant` step depends on constants only and runs once; it needs no schedule.
+    """
+
+    kernel: Kernel
+    schedule: Schedule | None
+    cost: Cost
+    inputs: tuple[Tensor, ...] = ()
+    outputs: tuple[Tensor, ...] = ()
+    constant: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.outputs:  # a kernel over the program's own tensors
+            object.__setattr__(self, "inputs", self.kernel.inputs)
+            object.__setattr__(self, "outputs", self.kernel.outputs)
+
+    @property
+    def name(self) -> str:
+        return self.kernel.name
+
+    @property
+    def formula(self) -> str:
+        """The kernel in index notation; long subterms that occur more than once get a line of their own."""
+        return named_formula(self.kernel)
+
+    def source(self, target: str = "triton") -> str:
+        """The text of a standalone file for a backend: "triton", "pallas", or "jax" for a readable function."""
+        module = backend(target)
+        if hasattr(module, "emit_module"):
+            return module.emit_module([self.kernel])
+        if self.schedule is None:
+            raise ValueError(f"kernel {self.name}: a schedule required to print it for {target}, got none; it runs once, in JAX")
+        return module.emit(lower(self.kernel, self.schedule))
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.cost.seconds * 1e6:.1f} us, bound by {self.cost.bound}"
+
+
+Step = PlannedKernel | Call
+
+
+class Program:
+    """A function as kernels in order. Call it like the original; it traces, so `jax.jit` and `jax.vmap` apply."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        inputs: tuple[Tensor, ...],
+        constants: Mapping[Tensor, Array],
+        steps: Sequence[Step],
+        outputs: tuple[Tensor, ...],
+        target: str,
+        numerics: str,
+        baseline: Cost,
+        cost: Cost,
+        notes: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.graph, self.inputs, self.outputs = graph, inputs, outputs
+        self.constants, self.steps = dict(constants), tuple(steps)
+        self.target, self.numerics = target, numerics
+        self.baseline, self.cost, self.notes = baseline, cost, dict(notes or {})
+        self._prepared: tuple[tuple[Array, ...], list[Array]] | None = None
+        self._check_order()
+
+    def _check_order(self) -> None:
+        known = {*self.inputs, *self.constants}
+        for step in self.steps:
+            missing = [t for t in step.inputs if isinstance(t, Tensor) and t not in known]
+            if missing:
+                raise ValueError(f"plan of {self.name}: step {step.name} reads {missing[0]}, which no earlier step writes")
+            known.update(step.outputs)
+        if missing := [t for t in self.outputs if t not in known]:
+            raise ValueError(f"plan of {self.name}: output {missing[0]} required, but no step writes it")
+
+    @property
+    def name(self) -> str:
+        return self.graph.name
+
+    @cached_property
+    def launches(self) -> tuple[PlannedKernel, ...]:
+        """Every kernel of a run, in order."""
+        return tuple(s for s in self.steps if isinstance(s, PlannedKernel) and not s.constant)
+
+    @cached_property
+    def kernels(self) -> tuple[PlannedKernel, ...]:
+        """The distinct kernels, in order of first launch; equal parts of the program share theirs."""
+        return tuple({p.kernel: p for p in reversed(self.launches)}.values())[::-1]
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """The equations that JAX evaluates, because they have no reading in index notation."""
+        return tuple(s for s in self.steps if isinstance(s, Call))
+
+    # --- running
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The outputs for arguments of the structure, shapes and dtypes that the program was made for."""
+        return jax.tree_util.tree_unflatten(self.graph.out_tree, self.run(*self.flat(*args, **kwargs)))
+
+    def flat(self, *args: Any, **kwargs: Any) -> list[Array]:
+        """The arguments as a flat list of arrays; raises TypeError or ValueError where they do not fit."""
+        leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
+        if tree != self.graph.in_tree:
+            raise TypeError(
+                f"{self.name}: arguments of structure {self.graph.in_tree} required, got {tree}; "
+                "call eqsat.optimize again for another structure"
+            )
+        return [self._argument(v, leaf) for v, leaf in zip(self.graph.inputs, leaves, strict=True)]
+
+    def _argument(self, variable: Variable, value: Any) -> Array:
+        try:
+            array = value if isinstance(value, jax.Array) else jnp.asarray(value)
+        except TypeError as error:
+            raise TypeError(f"argument {self.graph.name_of[variable]}: {variable.type} required, got {value!r}") from error
+        got = f"{array.dtype}[{','.join(map(str, array.shape))}]"
+        if got != variable.type:
+            kind = ValueError if array.shape != variable.shape else TypeError
+            remedy = "call eqsat.optimize again for other shapes and dtypes"
+            raise kind(f"argument {self.graph.name_of[variable]}: {variable.type} required, got {got}; {remedy}")
+        return array
+
+    def run(self, *flat: Array) -> list[Array]:
+        """The flat outputs for flat arguments of the right shapes."""
+        return self._compiled(list(self.constants.values()), list(flat), self._once(flat))
+
+    @cached_property
+    def _compiled(self) -> Any:
+        return jax.jit(self._evaluate)
+
+    @cached_property
+    def _compiled_once(self) -> Any:
+        return jax.jit(self._evaluate_once)
+
+    def _evaluate(self, constants: list[Array], flat: list[Array], prepared: list[Array]) -> list[Array]:
+        values = self._values(constants, flat)
+        values.update(zip(self._prepared_tensors, prepared, strict=True))
+        self._run_steps([s for s in self.steps if not _is_constant(s)], values)
+        return [values[t] for t in self.outputs]
+
+    def _evaluate_once(self, constants: list[Array], flat: list[Array]) -> list[Array]:
+        values = self._values(constants, flat)
+        self._run_steps([s for s in self.steps if _is_constant(s)], values)
+        return [values[t] for t in self._prepared_tensors]
+
+    def _values(self, constants: list[Array], flat: list[Array]) -> dict[Tensor, Array]:
+        values = dict(zip(self.inputs, flat, strict=True))
+        values.update(zip(self.constants, constants, strict=True))
+        return values
+
+    def _run_steps(self, steps: Sequence[Step], values: dict[Tensor, Array]) -> None:
+        run = runner(self.target)
+        for step in steps:
+            if isinstance(step, Call):
+                results = step.eqn.bind(*(values[x] if isinstance(x, Tensor) else x for x in step.inputs))
+            else:
+                results = run(step, [values[t] for t in step.inputs])
+            values.update(zip(step.outputs, results, strict=True))
+
+    @cached_property
+    def _prepared_tensors(self) -> tuple[Tensor, ...]:
+        """What constant steps compute and others use."""
+        made = [t for s in self.steps if isinstance(s, PlannedKernel) and s.constant for t in s.outputs]
+        used = {t for s in self.steps if not _is_constant(s) for t in s.inputs if isinstance(t, Tensor)} | set(self.outputs)
+        return tuple(t for t in made if t in used)
+
+    def _once(self, flat: Sequence[Array]) -> list[Array]:
+        """The values of constant steps: kept as long as the arguments that they depend on are the same arrays."""
+        if not self._prepared_tensors:
+            return []
+        read = {t for s in self.steps if _is_constant(s) for t in s.inputs}
+        key = tuple(a for t, a in zip(self.inputs, flat, strict=True) if t in read)
+        if self._prepared is not None and all(a is b for a, b in zip(self._prepared[0], key, strict=True)):
+            return self._prepared[1]
+        results = self._compiled_once(list(self.constants.values()), list(flat))
+        if not any(isinstance(a, jax.core.Tracer) for a in (*key, *results)):
+            self._prepared = (key, results)
+        return results
+
+    # --- looking
+
+    def report(self) -> str:
+        """What changed, and each kernel with its formula, cost and bound, as text."""
+        from eqsat.report import report
+
+        return report(self)
+
+    def __str__(self) -> str:
+        return self.report()
+
+    def __repr__(self) -> str:
+        return f"Program({self.name}: {len(self.launches)} launches, {self.cost.seconds * 1e6:.1f} us predicted on {self.target})"
+
+    def validate(self, *args: Any, seed: int = 0, level: str = "program", **kwargs: Any) -> Validation:
+        """Compare with the original on random inputs, or on `args`; see `eqsat.validate`."""
+        from eqsat.validate import validate
+
+        given = self.flat(*args, **kwargs) if args or kwargs else None
+        return validate(self, given, seed=seed, level=level)
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Write the kernels' sources, a module that runs the program without eqsat, the report and the plan."""
+        from eqsat.saving import save
+
+        save(self, folder)
+
+
+def _is_constant(step: Step) -> bool:
+    return isinstance(step, PlannedKernel) and step.constant
+
+
+# --- backends, found by name: this package imports none of them --------------------------------------------------------
+
+
+def backend(name: str) -> Any:
+    """The module `eqsat.backends.<name>`; raises ValueError listing the backends found."""
+    package = importlib.import_module("eqsat.backends")
+    found = sorted(m.name for m in pkgutil.iter_modules(package.__path__))
+    if name not in found:
+        raise ValueError(f"backend {name!r}: one of the backends found required; choose from {', '.join(found)}")
+    return importlib.import_module(f"eqsat.backends.{name}")
+
+
+def runner(target: str) -> Any:
+    """How a planned kernel runs on arrays here: launched by Triton on a GPU, by its meaning elsewhere."""
+    if jax.default_backend() != "gpu":
+        return _run_in_jax
+    call = importlib.import_module("eqsat.backends.triton.launch").call
+
+    def launch(planned: PlannedKernel, arrays: list[Array]) -> tuple[Array, ...]:
+        if planned.schedule is None:
+            return _run_in_jax(planned, arrays)
+        from eqsat.devices import device
+
+        program = lower(planned.kernel, planned.schedule)
+        return call(planned.source("triton"), program, *arrays, target=device(target).compute_capability)
+
+    return launch
+
+
+def _run_in_jax(planned: PlannedKernel, arrays: list[Array]) -> tuple[Array, ...]:
+    return backend("jax").run_kernel(planned.kernel, dict(zip(planned.kernel.inputs, arrays, strict=True)))
+
+
+def type_of(tensor: Tensor) -> str:
+    """A tensor's type as text: float32[4,8]."""
+    return f"{tensor.dtype}[{','.join(map(str, tensor.shape))}]"
+
+
+NAMED = 24  # characters from which a subterm that occurs twice gets a name
+
+
+def named_formula(kernel: Kernel) -> str:
+    """A kernel's formula; what occurs more than once and is long is written once, under a name."""
+    uses = Counter(a for t in kernel.terms for a in t.args)
+    names = (f"t{n}" for n in itertools.count(1))
+    taken = {t.name for t in (*kernel.inputs, *kernel.outputs)}
+    short: dict[Term, Term] = {}
+    lines = []
+    for term in kernel.terms:
+        new = short[term] = rebuild(term, tuple(short[a] for a in term.args))
+        if uses[term] > 1 and len(formula(new)) >= NAMED:
+            axes = tuple(sorted(term.axes, key=lambda a: (a not in kernel.axes, a.name)))
+            name = next(n for n in names if n not in taken)
+            short[term] = load(Tensor(name, tuple(a.extent for a in axes), term.dtype), tuple(map(Index.of, axes)))
+            lines.append(f"{name}[{', '.join(map(str, axes))}] = {formula(new)}" if axes else f"{name} = {formula(new)}")
+    for o in kernel.outputs:
+        indices = ", ".join(map(str, dimension_indices(o.shape, o.axes)))
+        lines.append(f"{o.name}[{indices}] = {formula(short[o.term])}")
+    return "\n".join(_bare_right_side(line) for line in lines)
+
+
+def _bare_right_side(line: str) -> str:
+    left, right = line.split(" = ", 1)
+    depth = 0
+    for i, c in enumerate(right):
+        depth += (c == "(") - (c == ")")
+        if depth == 0:
+            return f"{left} = {right[1:-1]}" if right.startswith("(") and i == len(right) - 1 else line
+    return line
+
+
+def wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    """Lines of at most `width` characters; continuations are indented further."""
+    further = indent + "    "
+    return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=further, break_on_hyphens=False) or [indent]
+
+

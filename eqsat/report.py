@@ -1,0 +1,155 @@
+"""The report of a program: what changed, then each kernel, as text of fixed width."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from eqsat.devices import device
+from eqsat.program import PlannedKernel, type_of, wrapped
+from eqsat.work import Work
+
+if TYPE_CHECKING:
+    from eqsat.program import Program
+
+WIDTH = 110
+MIN_GAIN = 1.05  # below this a ratio is called "the same"
+
+
+def report(program: Program) -> str:
+    """The whole report."""
+    parts = [_heading(program), _summary(program), _changes(program), _table(program)]
+    parts += [_kernel(program, k) for k in program.kernels]
+    return "\n\n".join(p for p in parts if p) + "\n"
+
+
+def _heading(program: Program) -> str:
+    title = f"{program.name} on {program.target}, numerics {program.numerics}"
+    return f"{title}\n{'=' * len(title)}"
+
+
+def _summary(program: Program) -> str:
+    before, after = program.baseline, program.cost
+    rows = [
+        ("launches", str(before.launches), str(after.launches), _ratio(before.launches, after.launches, "fewer", "more")),
+        ("memory traffic", nbytes(before.nbytes), nbytes(after.nbytes), _ratio(before.nbytes, after.nbytes, "less", "more")),
+        ("operations", operations(before.flops), operations(after.flops), _ratio(before.flops, after.flops, "fewer", "more")),
+        ("predicted time", time(before.seconds), time(after.seconds), _ratio(before.seconds, after.seconds, "faster", "slower")),
+    ]
+    lines = [f"{'':<16}{'before':>12}{'after':>12}"]
+    return "\n".join(lines + [f"{a:<16}{b:>12}{c:>12}   {d}".rstrip() for a, b, c, d in rows])
+
+
+def _ratio(before: float, after: float, better: str, worse: str) -> str:
+    if not before or not after:
+        return ""
+    if max(before, after) / min(before, after) < MIN_GAIN:
+        return "the same"
+    return f"{before / after:.1f}x {better}" if before > after else f"{after / before:.1f}x {worse}"
+
+
+def _changes(program: Program) -> str:
+    notes = program.notes
+    rows: list[tuple[str, str]] = []
+    if "equations" in notes:
+        equations, views, opaque = notes["equations"], notes.get("views", 0), notes.get("opaque", 0)
+        computed = equations - views - opaque
+        text = f"{equations} equations: {views} are views and vanish, {computed} compute"
+        rows.append(("read", text + (f", {opaque} stay calls of JAX" if opaque else "")))
+    if notes.get("regions", 0) > 1 and "distinct_regions" in notes:
+        rows.append(("regions", f"{notes['regions']}, of which {notes['distinct_regions']} differ and were optimised"))
+    rows += [("search", line) for line in _at_most(notes.get("search", ()), 6)]
+    tiers = notes.get("tiers", {})
+    rules = [f"{r} ({tiers[r]})" if r in tiers else str(r) for r in notes.get("rules", ())]
+    rows.append(("rules used", ", ".join(rules) or "none"))
+    for (name, reason), count in Counter((c.name, c.reason) for c in program.calls).items():
+        rows.append(("call of JAX", f"{name}{f' x{count}' if count > 1 else ''}: {reason}"))
+    constant = sum(isinstance(s, PlannedKernel) and s.constant for s in program.steps)
+    if constant:
+        rows.append(("computed once", f"{constant} step{'s' * (constant > 1)} that depend on constants only"))
+    return "\n".join(line for label, text in rows for line in _labelled(label, text))
+
+
+def _at_most(lines: Iterable[Any], count: int) -> list[str]:
+    texts = [str(line) for line in lines]
+    return texts if len(texts) <= count else [*texts[: count - 1], f"and {len(texts) - count + 1} more regions"]
+
+
+def _labelled(label: str, text: str) -> list[str]:
+    first, *rest = wrapped(text, WIDTH - 16) if text else [""]
+    return [f"{label:<16}{first}".rstrip(), *(f"{'':<16}{line.strip()}" for line in rest)]
+
+
+def _table(program: Program) -> str:
+    if not program.kernels:
+        return "no kernels: nothing is left to compute on the device"
+    counts = Counter(p.kernel for p in program.launches)
+    total = sum(p.cost.seconds for p in program.launches) or 1.0
+    width = max(6, *(len(k.name) for k in program.kernels))
+    lines = [f"  #  {'kernel':<{width}}     x        time   share   roofline   bound    writes"]
+    for number, k in enumerate(program.kernels, 1):
+        seconds = k.cost.seconds * counts[k.kernel]
+        writes = ", ".join(type_of(o) for o in k.kernel.outputs)
+        lines.append(
+            f"{number:>3}  {k.name:<{width}}  {counts[k.kernel]:>4}  {time(k.cost.seconds):>10}  {seconds / total:>5.0%}"
+            f"   {_roofline_share(k, program.target):>7.0%}    {k.cost.bound or '-':<7}  {writes}"
+        )
+    return "\n".join(lines)
+
+
+def _roofline_share(planned: PlannedKernel, target: str) -> float:
+    """The time of the kernel's unavoidable traffic and arithmetic at peak rates, over the predicted time."""
+    card = device(target)
+    contractions = Work(planned.kernel).contractions
+    rate = max((card.contraction_flops(c.dtype) for c in contractions), default=card.vector_flops)
+    ideal = max(planned.cost.nbytes / card.dram_bytes_per_second, planned.cost.flops / rate)
+    return ideal / planned.cost.seconds if planned.cost.seconds else 1.0
+
+
+def _kernel(program: Program, planned: PlannedKernel) -> str:
+    kernel, cost = planned.kernel, planned.cost
+    lines = [f"{kernel.name}", "-" * len(kernel.name)]
+    for line in planned.formula.split("\n"):
+        lines += wrapped(line, WIDTH)
+    lines.append("")
+    lines += _labelled("  reads", ", ".join(map(str, kernel.inputs)) or "nothing")
+    lines += _labelled("  writes", ", ".join(map(str, kernel.outputs)))
+    predicted = (time(cost.seconds), nbytes(cost.nbytes), operations(cost.flops), _bound(cost.bound))
+    lines += _labelled("  predicted", ", ".join(predicted))
+    if planned.schedule is not None:
+        lines += _labelled("  schedule", schedule_text(planned))
+    return "\n".join(lines)
+
+
+def _bound(bound: str) -> str:
+    names = {"dram": "device memory", "l2": "L2 cache", "tensor": "tensor cores", "vector": "arithmetic"}
+    names |= {"special": "special functions", "launch": "launch overhead"}
+    return f"bound by {names.get(bound, bound or 'nothing')}"
+
+
+def schedule_text(planned: PlannedKernel) -> str:
+    """Tiles by role, warps and stages."""
+    assert planned.schedule is not None
+    axes = [f"{t.axis.name}:{t.axis.extent} {t.role} {t.tile}" for t in planned.schedule.axes if t.axis.extent > 1]
+    return f"{', '.join(axes) or 'one program'}; {planned.schedule.num_warps} warps, {planned.schedule.num_stages} stages"
+
+
+def nbytes(value: float) -> str:
+    return _scaled(value, ("B", "kB", "MB", "GB", "TB"))
+
+
+def operations(value: float) -> str:
+    return _scaled(value, ("flop", "kflop", "Mflop", "Gflop", "Tflop"))
+
+
+def time(seconds: float) -> str:
+    return f"{seconds * 1e6:.1f} us" if seconds < 1e-2 else f"{seconds * 1e3:.1f} ms"
+
+
+def _scaled(value: float, units: tuple[str, ...]) -> str:
+    for unit in units:
+        if value < 1000 or unit == units[-1]:
+            return f"{value:.0f} {unit}" if unit == units[0] else f"{value:.1f} {unit}"
+        value /= 1000
+    raise AssertionError

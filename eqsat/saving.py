@@ -1,0 +1,258 @@
+"""Saving a program: a folder with each kernel's sources and a module that runs it with JAX alone.
+
+The folder appears whole or not at all: it is written beside its place and renamed.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.export
+import numpy as np
+
+from eqsat.lower import lower
+from eqsat.notation import Kernel, Tensor
+from eqsat.program import PlannedKernel, backend, type_of
+from eqsat.read import Call
+from eqsat.scalars import DTYPES
+
+if TYPE_CHECKING:
+    from eqsat.program import Program
+
+MARK = "plan.json"  # a folder with this file is an earlier save
+FORMAT = "eqsat program 1"
+TARGETS = ("triton", "pallas")
+
+
+def save(program: Program, folder: str | os.PathLike[str]) -> None:
+    """Write `program` to `folder`, replacing an earlier save there; raises FileExistsError for any other content."""
+    place = Path(folder)
+    _check_place(place)
+    files = _files(program)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
+    except OSError as error:
+        raise OSError(f"save to {place}: a folder that can be written required, got {error.strerror}; choose another") from error
+    try:
+        for name, content in files.items():
+            (part / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+        part.chmod(0o755)
+        _exchange(part, place)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _check_place(place: Path) -> None:
+    if place.exists() and not place.is_dir():
+        raise FileExistsError(f"save to {place}: a folder required, got a file; choose another place")
+    if place.is_dir() and any(place.iterdir()) and not _is_save(place):
+        raise FileExistsError(
+            f"save to {place}: an empty folder or an earlier save required, got one with other files; choose another place"
+        )
+
+
+def _is_save(place: Path) -> bool:
+    try:
+        return json.loads((place / MARK).read_text()).get("format") == FORMAT
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _exchange(part: Path, place: Path) -> None:
+    """Put the new folder in place of the old one, which comes back if that fails."""
+    if not place.exists():
+        os.rename(part, place)
+        return
+    old = part.with_name(f"{part.name}-old")
+    os.rename(place, old)
+    try:
+        os.rename(part, place)
+    except OSError:
+        os.rename(old, place)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _files(program: Program) -> dict[str, str | bytes]:
+    """The content of every file; computed before anything is written."""
+    files: dict[str, str | bytes] = {}
+    names = _kernel_names(program)
+    for planned in program.kernels:
+        tiles = lower(planned.kernel, planned.schedule) if planned.schedule is not None else None
+        for target in TARGETS if tiles is not None else ():
+            files[f"{names[planned.kernel]}_{target}.py"] = backend(target).emit(tiles)
+    files["program.py"] = _module(program, names)
+    if program.constants:
+        files["constants.npz"] = _archive({f"c{n}": np.asarray(a) for n, a in enumerate(program.constants.values())})
+    files["report.txt"] = program.report()
+    files[MARK] = json.dumps(_plan(program, names), indent=1) + "\n"
+    return files
+
+
+def _archive(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """An .npz of bytes, since NumPy stores no bfloat16; the module knows the types."""
+    content: dict[str, Any] = {k: np.frombuffer(np.ascontiguousarray(a).tobytes(), np.uint8) for k, a in arrays.items()}
+    buffer = BytesIO()
+    np.savez(buffer, **content)
+    return buffer.getvalue()
+
+
+def _kernel_names(program: Program) -> dict[Kernel, str]:
+    identifier = backend("jax").identifier
+    names: dict[Kernel, str] = {}
+    taken = {"program", "run", "main", "constants"}
+    for step in program.steps:
+        if isinstance(step, PlannedKernel) and step.kernel not in names:
+            names[step.kernel] = identifier(step.kernel.name, taken)
+            taken.add(names[step.kernel])
+    return names
+
+
+# --- program.py ----------------------------------------------------------------------------------------------------------
+
+
+def _module(program: Program, names: dict[Kernel, str]) -> str:
+    """A module with a function for each kernel and `run` for the program."""
+    jax_backend = backend("jax")
+    kernels = [jax_backend.emit_kernel(k, name) for k, name in names.items()]
+    calls = {c: f"call_{n}_{jax_backend.identifier(c.name, ())}" for n, c in enumerate(program.calls)}
+    exported = [f'{name} = jax.export.deserialize(bytearray(base64.b64decode("{_exported(c)}"))).call' for c, name in calls.items()]
+    head = [f'"""{program.name}, optimised by eqsat: run(*inputs) gives a list of outputs; it needs JAX and NumPy only."""', ""]
+    head += ["import base64", ""] if calls else []
+    head += ["from pathlib import Path", ""] if program.constants else []
+    head += ["import jax", *(["import jax.export"] if calls else [])]
+    head += ["import jax.numpy as jnp", "import numpy as np", "from jax import lax"]
+    main = MAIN.format(_types(program))
+    parts = ["\n".join(head), *_constants(program), *exported, *kernels, _run(program, names, calls), main]
+    return "\n\n\n".join(parts) + "\n"
+
+
+def _constants(program: Program) -> list[str]:
+    if not program.constants:
+        return []
+    rows = [f'    _constant("c{n}", "{t.dtype}", {t.shape}),  # {t.name}' for n, t in enumerate(program.constants)]
+    loader = (
+        '_ARRAYS = np.load(Path(__file__).with_name("constants.npz"))\n\n\n'
+        "def _constant(name, dtype, shape):\n"
+        "    return np.frombuffer(_ARRAYS[name].tobytes(), jnp.dtype(dtype)).reshape(shape)"
+    )
+    return [loader, "\n".join(["CONSTANTS = [", *rows, "]"])]
+
+
+def _run(program: Program, names: dict[Kernel, str], calls: dict[Call, str]) -> str:
+    """The function `run`: a line for each step."""
+    identifier = backend("jax").identifier
+    taken = set(names.values()) | {*calls.values(), "run", "jax", "jnp", "np", "lax", "CONSTANTS", "INPUTS"}
+    name_of: dict[Tensor, str] = {}
+
+    def name(tensor: Tensor) -> str:
+        if tensor not in name_of:
+            name_of[tensor] = identifier(tensor.name, taken)
+            taken.add(name_of[tensor])
+        return name_of[tensor]
+
+    inputs = [name(t) for t in program.inputs]
+    lines = ["@jax.jit", f"def run({', '.join(inputs)}):"]
+    lines += [f"    {name(t)} = CONSTANTS[{n}]" for n, t in enumerate(program.constants)]
+    for step in program.steps:
+        function = names[step.kernel] if isinstance(step, PlannedKernel) else calls[step]
+        operands = [name(t) for t in step.inputs if isinstance(t, Tensor)]
+        results = [name(t) for t in step.outputs]
+        only = "[0]" if len(results) == 1 else ""
+        lines.append(f"    {', '.join(results)} = {function}({', '.join(operands)}){only}")
+    return "\n".join([*lines, f"    return [{', '.join(name(t) for t in program.outputs)}]"])
+
+
+MAIN = """INPUTS = {}
+
+if __name__ == "__main__":
+    key = jax.random.key(0)
+    arrays = [np.asarray(jax.random.normal(key, shape)).astype(jnp.dtype(dtype)) for dtype, shape in INPUTS]
+    for output in run(*arrays):
+        print(output.dtype, output.shape)"""
+
+
+def _types(program: Program) -> str:
+    return "[" + ", ".join(f'("{t.dtype}", {t.shape})' for t in program.inputs) + "]"
+
+
+def _exported(call: Call) -> str:
+    """The call as a serialised StableHLO function of its tensors."""
+
+    def function(*arrays: Any) -> tuple[Any, ...]:
+        values = iter(arrays)
+        return tuple(call.eqn.bind(*(next(values) if isinstance(x, Tensor) else x for x in call.inputs)))
+
+    tensors = [t for t in call.inputs if isinstance(t, Tensor)]
+    odd = [t for t in (*tensors, *call.outputs) if t.dtype not in DTYPES]
+    if odd:
+        raise ValueError(f"save: call of {call.name} uses {odd[0]}, a dtype that cannot be saved; keep this program in memory")
+    try:
+        exported = jax.export.export(jax.jit(function))(*(jax.ShapeDtypeStruct(t.shape, t.dtype) for t in tensors))
+        return base64.b64encode(exported.serialize()).decode()
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"save: call of {call.name} is saved by jax.export, which requires the package {error.name}; "
+            f"install it: pip install {error.name}"
+        ) from error
+    except Exception as error:
+        raise ValueError(f"save: a call that jax.export can serialise required, got {call.name}: {error}") from error
+
+
+# --- plan.json -----------------------------------------------------------------------------------------------------------
+
+
+def _plan(program: Program, names: dict[Kernel, str]) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "name": program.name,
+        "target": program.target,
+        "numerics": program.numerics,
+        "inputs": [_described(t) for t in program.inputs],
+        "outputs": [_described(t) for t in program.outputs],
+        "before": _cost(program.baseline),
+        "after": _cost(program.cost),
+        "rules": list(program.notes.get("rules", ())),
+        "kernels": [_kernel(k, names) for k in program.kernels],
+        "steps": [_step(s, names) for s in program.steps],
+    }
+
+
+def _described(tensor: Tensor) -> dict[str, str]:
+    return {"name": tensor.name, "type": type_of(tensor)}
+
+
+def _cost(cost: Any) -> dict[str, Any]:
+    return {"seconds": cost.seconds, "launches": cost.launches, "nbytes": cost.nbytes, "flops": cost.flops, "bound": cost.bound}
+
+
+def _kernel(planned: PlannedKernel, names: dict[Kernel, str]) -> dict[str, Any]:
+    schedule = planned.schedule
+    tiles = [] if schedule is None else schedule.axes
+    return {
+        "name": names[planned.kernel],
+        "formula": planned.formula.split("\n"),
+        "inputs": [_described(t) for t in planned.kernel.inputs],
+        "outputs": [_described(t) for t in planned.kernel.outputs],
+        "axes": [{"axis": t.axis.name, "extent": t.axis.extent, "tile": t.tile, "role": t.role} for t in tiles],
+        "num_warps": schedule.num_warps if schedule else None,
+        "num_stages": schedule.num_stages if schedule else None,
+        "group": schedule.group if schedule else None,
+        "cost": _cost(planned.cost),
+    }
+
+
+def _step(step: Any, names: dict[Kernel, str]) -> dict[str, Any]:
+    what = {"kernel": names[step.kernel]} if isinstance(step, PlannedKernel) else {"call": step.name, "reason": step.reason}
+    inputs = [t.name if isinstance(t, Tensor) else np.asarray(t).tolist() for t in step.inputs]
+    return {**what, "inputs": inputs, "outputs": [t.name for t in step.outputs]}
