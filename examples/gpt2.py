@@ -133,14 +133,18 @@ def kernel_inputs(kernel: Any, seed: int) -> list[np.ndarray]:
 
 
 def worst_error(results: Any, expected: Any) -> float:
-    """The largest difference, relative to the largest expected value; infinite where one is finite and one is not."""
+    """The largest difference, relative to the largest expected value.
+
+    Infinite where one is finite and one is not, and where zeros or NaN would have passed.
+    """
     worst = 0.0
     for result, reference in zip(results, expected, strict=True):
         a, b = np.asarray(result, np.float64), np.asarray(reference, np.float64)
-        if not np.array_equal(np.isfinite(a), np.isfinite(b)):
+        finite = np.isfinite(b)
+        largest = np.abs(b[finite]).max(initial=0)
+        if a.shape != b.shape or largest == 0 or not np.array_equal(np.isfinite(a), finite):
             return float("inf")
-        difference = np.abs(a - b)[np.isfinite(b)]
-        worst = max(worst, float(difference.max(initial=0) / max(np.abs(b[np.isfinite(b)]).max(initial=0), 1e-30)))
+        worst = max(worst, float(np.abs(a - b)[finite].max() / largest))
     return worst
 
 
