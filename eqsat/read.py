@@ -159,6 +159,8 @@ class _Reader:
             result = row.read(outs if row.results else outs[0], *operands, **equation.params)
         except TypeError as error:  # an operation that the tables do not have for this dtype
             raise Opaque(str(error)) from error
+        except Exception as error:  # parameters of another JAX release
+            raise Opaque(f"reading {equation.name} failed with {type(error).__name__}: {error}") from error
         terms = tuple(result) if row.results else (result,)
         for out, term in zip(outs, terms, strict=True):
             if term.dtype != out.dtype:

@@ -1,179 +1,155 @@
-"""Kernels for tests: builders, random inputs, and a naive float64 evaluation that lowered kernels are compared with."""
+"""What a reading means, said as plainly as possible, and the check that it is what JAX computes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeVar
-from zlib import crc32
+from collections.abc import Callable, Mapping
+from typing import Any
 
-import ml_dtypes  # noqa: F401  registers bfloat16 and float8 with NumPy
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from eqsat.index import Axis, Dynamic, Index
-from eqsat.interpret import OPERATIONS, interpret
-from eqsat.lower import lower
-from eqsat.notation import Kernel, Stored, Tensor, Term, cast, const, const_value, load, output_axes, scalar
-from eqsat.scalars import DTYPES, REDUCTIONS
-from eqsat.schedule import Schedule
-from eqsat.tile import Loop, Statement, TileAxis, TileProgram
+from eqsat.evaluate import NUMPY, evaluate
+from eqsat.graph import Graph
+from eqsat.index import Axis, Dynamic, Index, Quotient, Remainder
+from eqsat.notation import Stored, Tensor, Term, const_value
+from eqsat.read import Call, Reading, read
+from eqsat.scalars import REDUCTIONS, SCALARS
 
-Array = np.ndarray[Any, Any]
-Form = TypeVar("Form", bound=Statement)
-F32, BF16 = "float32", "bfloat16"
+ONLY_JAX = ("erfc", "rint")  # operations that are not evaluated with NumPy
+Example = tuple[Callable[..., Any], tuple[Any, ...]]
 
-
-# --- the meaning of terms, naively ---
+# --- the meaning of a term, as plainly as it can be said: every value is an array over all axes, free and bound ------
 
 
-class Meaning:
-    """Terms as float64 arrays with one dimension for every axis of a kernel."""
-
-    def __init__(self, kernel: Kernel, arrays: dict[Tensor, Array]):
-        axes = {a for o in kernel.outputs for a in o.axes} | {b for t in kernel.terms if (b := t.bound) is not None}
-        self.axes, self.arrays, self.memo = sorted(axes), arrays, dict[Term, Array]()
-
-    def output(self, output: Stored) -> Array:
-        value = np.broadcast_to(self.of(output.term), [a.extent if a in output.axes else 1 for a in self.axes])
-        order = sorted(range(len(self.axes)), key=lambda d: (*output.axes, self.axes[d]).index(self.axes[d]))
-        return value.transpose(order).reshape(output.shape)
-
-    def of(self, term: Term) -> Array:
-        if term not in self.memo:
-            self.memo[term] = np.asarray(self.form(term, [self.of(a) for a in term.args]))
-        return self.memo[term]
-
-    def index(self, index: Index, operands: Sequence[Array]) -> Array:
-        total = np.asarray(index.constant)
-        for atom, coefficient in index.terms:
-            if isinstance(atom, Axis):
-                shape = [-1 if a == atom else 1 for a in self.axes]
-                value = np.arange(atom.extent).reshape(shape)
-            elif isinstance(atom, Dynamic):
-                value = operands[atom.slot].astype(int)
-            else:
-                inner = self.index(atom.index, operands)
-                value = inner // atom.divisor if atom.kind == "//" else inner % atom.divisor
-            total = total + coefficient * value
-        return total
-
-    def form(self, term: Term, args: list[Array]) -> Array:
-        exact = "float64" if DTYPES[term.dtype].kind == "float" else term.dtype
-        match term.head:
-            case "const":
-                return np.asarray(const_value(term), exact)
-            case "pos":
-                return self.index(term.data, []).astype(exact)
-            case "cast":
-                return args[0].astype(exact)
-            case "load":
-                where = [self.index(i, args) for i in term.indices]
-                live = np.all(
-                    np.broadcast_arrays(True, *((w >= 0) & (w < n) for w, n in zip(where, term.tensor.shape, strict=True))), 0
-                )
-                if not term.tensor.size:
-                    return np.zeros(live.shape, exact)
-                inside = tuple(np.clip(w, 0, max(n - 1, 0)) for w, n in zip(where, term.tensor.shape, strict=True))
-                return np.where(live, self.arrays[term.tensor].astype(exact)[inside], np.asarray(0, exact))
-            case "reduce":
-                return self.fold(REDUCTIONS[term.data[0]].numpy, term.data[1], args[0])
-            case "online":
-                s, v = args
-                m = self.fold("maximum", term.data[0], s)
-                return self.fold("add", term.data[0], np.exp(s - np.where(m == -np.inf, 0, m)) * v)
-        return np.asarray(OPERATIONS[term.head](*args))
-
-    def fold(self, name: str, axis: Axis, array: Array) -> Array:
-        d = self.axes.index(axis)
-        array = array.reshape((1,) * (len(self.axes) - array.ndim) + array.shape)
-        array = np.broadcast_to(array, [axis.extent if i == d else n for i, n in enumerate(array.shape)])
-        return np.asarray(getattr(np, name).reduce(array, axis=d, keepdims=True, dtype=array.dtype))
+def naive(term: Term, axes: tuple[Axis, ...], arrays: Mapping[Tensor, np.ndarray]) -> np.ndarray:
+    shape = tuple(a.extent for a in axes)
+    grid = dict(zip(axes, np.meshgrid(*map(np.arange, shape), indexing="ij"), strict=True))
+    value = _naive(term, grid, arrays)
+    return np.broadcast_to(value, shape)
 
 
-# --- helpers ---
+def _naive(term: Term, grid: dict[Axis, np.ndarray], arrays: Mapping[Tensor, np.ndarray]) -> np.ndarray:
+    if term.head == "const":
+        return np.asarray(const_value(term), jnp.dtype(term.dtype))
+    if term.head == "pos":
+        return np.asarray(_place(term.data, grid, ())).astype(jnp.dtype(term.dtype))
+    if term.head == "reduce":
+        name, axis = term.data
+        size = {a: g[..., None] for a, g in grid.items()}
+        inner = _naive(term.args[0], size | {axis: np.arange(axis.extent)}, arrays)
+        inner = np.broadcast_to(inner, (*inner.shape[:-1], axis.extent) if inner.ndim else (axis.extent,))
+        return getattr(np, REDUCTIONS[name].numpy).reduce(inner, axis=-1, dtype=inner.dtype)
+    args = [_naive(a, grid, arrays) for a in term.args]
+    if term.head == "load":
+        array = np.asarray(arrays[term.tensor])
+        places = [np.asarray(_place(i, grid, args)) for i in term.indices]
+        inside = np.asarray(True)
+        for place, n in zip(places, array.shape, strict=True):
+            inside = inside & (place >= 0) & (place < n)
+        safe = tuple(np.clip(p, 0, n - 1) for p, n in zip(places, array.shape, strict=True))
+        return np.where(inside, array[safe], np.zeros((), array.dtype))
+    if term.head == "cast":
+        return NUMPY.apply("cast", args[0], jnp.dtype(term.dtype))
+    if term.head in ONLY_JAX:
+        return np.asarray(SCALARS[term.head].reference(*args))
+    return np.asarray(NUMPY.apply(term.head, *args))
 
 
-def at(tensor: Tensor, *index: Index | Axis | int) -> Term:
-    return load(tensor, map(Index.of, index))
+def _place(index: Index, grid: dict[Axis, np.ndarray], slots: Any) -> Any:
+    total: Any = index.constant
+    for atom, coefficient in index.terms:
+        if isinstance(atom, Axis):
+            value = grid[atom]
+        elif isinstance(atom, Dynamic):
+            value = slots[atom.slot].astype(np.int64)
+            assert value.min() >= atom.low and value.max() <= atom.high, "an operand leaves the range that its index states"
+        else:
+            inner = np.asarray(_place(atom.index, grid, slots))
+            value = inner // atom.divisor if isinstance(atom, Quotient) else inner % atom.divisor
+            assert isinstance(atom, Quotient | Remainder)
+        total = total + coefficient * value
+    return total
 
 
-def f32(term: Term) -> Term:
-    return cast(F32, term)
+def run(reading: Reading, flat: list[Any], meaning: Callable[..., Any]) -> list[np.ndarray]:
+    """The reading's outputs, one step after the other."""
+    arrays: dict[Tensor, Any] = dict(zip(reading.inputs, map(np.asarray, flat), strict=True))
+    arrays |= {t: np.asarray(c) for t, c in reading.constants.items()}
+    for step in reading.steps:
+        if isinstance(step, Call):
+            results = step.eqn.bind(*(jnp.asarray(arrays[x]) if isinstance(x, Tensor) else x for x in step.inputs))
+            arrays.update(zip(step.outputs, results, strict=True))
+        else:
+            arrays[step] = np.asarray(meaning(step.term, step.axes, arrays)).reshape(step.shape)
+            assert arrays[step].dtype == jnp.dtype(step.dtype)
+    return [arrays[t] for t in reading.outputs]
 
 
-def op(name: str, *args: Term | float) -> Term:
-    """A scalar operation; numbers take the dtype of the terms."""
-    dtype = next(a.dtype for a in reversed(args) if isinstance(a, Term))
-    return scalar(name, *(a if isinstance(a, Term) else const(a, dtype) for a in args))
+def by_evaluate(term: Term, axes: tuple[Axis, ...], arrays: Mapping[Tensor, Any]) -> Any:
+    return evaluate(term, axes, arrays, jnp if any(t.head in ONLY_JAX for t in term.walk()) else np)
 
 
-def stored(name: str, shape: tuple[int, ...], term: Term, axes: Sequence[Axis] | None = None) -> Stored:
-    return Stored(name, shape, term.dtype, term, tuple(axes) if axes is not None else output_axes(shape))
+def check(fn: Callable[..., Any], args: tuple[Any, ...], *meanings: Callable[..., Any], tolerance: float = 2e-6) -> Reading:
+    """The reading of `fn` gives what its equations give one by one."""
+    graph = Graph.from_jax(fn, *args)
+    reading = read(graph)
+    flat = jax.tree_util.tree_leaves(args)
+    wanted = [np.asarray(x) for x in graph.evaluate(*flat)]
+    for meaning in meanings or (naive, by_evaluate):
+        with np.errstate(all="ignore"):
+            found = run(reading, flat, meaning)
+        for got, want in zip(found, wanted, strict=True):
+            same(got, want, tolerance)
+    well_formed(reading)
+    return reading
 
 
-def axes_of(*shape: int) -> list[Axis]:
-    return [Axis(f"x{d}", n) for d, n in enumerate(shape)]
+def same(got: np.ndarray, want: np.ndarray, tolerance: float) -> None:
+    assert got.shape == want.shape and got.dtype == want.dtype
+    if want.dtype == bool or np.issubdtype(want.dtype, np.integer):
+        np.testing.assert_array_equal(got, want)
+        return
+    narrow = {"bfloat16": 2**-7, "float16": 2**-9}.get(str(want.dtype), tolerance)
+    got, want = got.astype(np.float64), want.astype(np.float64)
+    finite = np.abs(want[np.isfinite(want)])
+    scale = finite.max() if finite.size else 1.0
+    np.testing.assert_allclose(got, want, rtol=4 * narrow, atol=narrow * max(scale, 1e-3))
 
 
-def power(extent: int) -> int:
-    return 1 << max(extent - 1, 0).bit_length()
+def well_formed(reading: Reading) -> None:
+    """Names are unique identifiers, and every step reads only what stands before it."""
+    known = {*reading.inputs, *reading.constants}
+    for step in reading.steps:
+        loaded = step.inputs if isinstance(step, Call) else [t.tensor for t in step.term.walk() if t.head == "load"]
+        assert all(t in known for t in loaded if isinstance(t, Tensor))
+        if isinstance(step, Stored):
+            assert step.term.axes <= set(step.axes)
+        known |= set(step.outputs) if isinstance(step, Call) else {step}
+    tensors = [
+        *reading.inputs,
+        *reading.constants,
+        *(t for s in reading.steps for t in (s.outputs if isinstance(s, Call) else (s,))),
+    ]
+    names = [t.name for t in tensors]
+    assert len(set(names)) == len(names) and all(n.isidentifier() for n in names)
+    assert str(reading)
 
 
-def schedule(kernel: Kernel, swizzle: int = 1, **tiles: Any) -> Schedule:
-    """Tiles by axis name: a number (grid for outputs, loop for reductions), "loop 16" or "resident"."""
-    bound = dict.fromkeys(b for t in kernel.terms if (b := t.bound) is not None)
-    chosen = []
-    for axis in (*kernel.axes, *bound):
-        spec = str(tiles.get(axis.name, 16))
-        role, *tile = spec.split() if not spec.isdigit() else ("loop" if axis in bound else "grid", spec)
-        chosen.append(TileAxis(axis, int(tile[0]) if tile else power(axis.extent), role))
-    return Schedule(tuple(t for t in chosen if t.axis.extent != 1), group=swizzle)
+# --- arrays
 
 
-def generator() -> np.random.Generator:
-    return np.random.default_rng(0)
+def f32(*shape: int, low: float = -2.0, high: float = 2.0) -> np.ndarray:
+    return np.random.default_rng(sum(shape) + len(shape)).uniform(low, high, shape).astype(np.float32)
 
 
-def random(tensor: Tensor) -> Array:
-    """The same values for the same tensor in every run."""
-    numbers, kind = np.random.default_rng(crc32(str(tensor).encode())), DTYPES[tensor.dtype].kind
-    if kind == "float":
-        return numbers.standard_normal(tensor.shape).astype(tensor.dtype)
-    if kind == "bool":
-        return numbers.random(tensor.shape) < 0.8
-    return numbers.integers(0 if kind == "uint" else -9, 9, tensor.shape).astype(tensor.dtype)
+def ints(*shape: int, low: int = -9, high: int = 9, dtype: Any = np.int32) -> np.ndarray:
+    return np.random.default_rng(sum(shape) + 7).integers(low, high, shape).astype(dtype)
 
 
-def statements(program: TileProgram, form: type[Form]) -> list[Form]:
-    return [s for s in program.statements() if isinstance(s, form)]
+def bools(*shape: int) -> np.ndarray:
+    return ints(*shape) > 0
 
 
-def names(program: TileProgram) -> list[str]:
-    found: list[str] = []
-    for s in program.statements():
-        found += (
-            [v.name for c in s.carries for v in (c.state, c.final)]
-            if isinstance(s, Loop)
-            else [s.out.name]
-            if hasattr(s, "out")
-            else []
-        )
-    return found
-
-
-def check(kernel: Kernel, plan: Schedule, given: dict[Tensor, Array] | None = None, tolerance: float = 2e-5) -> TileProgram:
-    """Lower, interpret and compare with the meaning of the terms; `given` are inputs that may not be random."""
-    program = lower(kernel, plan)
-    found = names(program)
-    forbidden = {t.name for t in (*program.inputs, *program.outputs)} | {t.axis.name for t in program.axes}
-    assert len(set(found)) == len(found) and not forbidden & set(found) and all(n.isidentifier() for n in found)
-    arrays = {t: random(t) for t in kernel.inputs} | (given or {})
-    results = interpret(program, [arrays[t] for t in program.inputs])
-    meaning = Meaning(kernel, arrays)
-    with np.errstate(all="ignore"):
-        for output, result in zip(kernel.outputs, results, strict=True):
-            wanted = meaning.output(output).astype("float64")
-            scale = np.max(np.abs(wanted), where=np.isfinite(wanted), initial=1.0)
-            np.testing.assert_allclose(
-                result.astype("float64"), wanted, rtol=tolerance, atol=tolerance * scale, err_msg=str(output)
-            )
-    return program
+def bf16(*shape: int) -> Any:
+    return jnp.asarray(f32(*shape), jnp.bfloat16)

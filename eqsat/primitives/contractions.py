@@ -16,11 +16,10 @@ from eqsat.scalars import DTYPES
 
 def product_accumulator(out: Out, x: View, y: View) -> str:
     """float32 for narrow floats, 32 bits for narrow integers, otherwise the widest dtype of operands and result."""
-    dtype = str(jnp.promote_types(jnp.promote_types(x.dtype, y.dtype), out.dtype))
+    wide = [DTYPES[v.dtype].compute for v in (x, y, out)]  # 8-bit floats do not promote
+    dtype = str(jnp.promote_types(jnp.promote_types(wide[0], wide[1]), wide[2]))
     row = DTYPES[dtype]
-    if row.kind in ("int", "uint") and row.nbytes < 4:
-        return f"{row.kind}32"
-    return row.compute
+    return f"{row.kind}32" if row.kind in ("int", "uint") and row.nbytes < 4 else dtype
 
 
 def contraction(out: Out, x: View, y: View, xt: Term, yt: Term, axes: tuple[Axis, ...]) -> Term:
