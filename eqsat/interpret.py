@@ -8,14 +8,13 @@ max and min lose NaN, as a target's may.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes  # noqa: F401  registers bfloat16 and float8 with NumPy
 import numpy as np
-from scipy import special
 
 from eqsat.index import Axis, Dynamic, Index, Quotient
+from eqsat.numpy_lax import jnp, lax
 from eqsat.scalars import DTYPES, REDUCTIONS, SCALARS
 from eqsat.tile import (
     Cast,
@@ -192,7 +191,7 @@ class _Machine:
         return np.broadcast_to(result, self.shape(s.out.axes))
 
     def cast(self, s: Cast, values: Mapping[Value, Array]) -> Array:
-        return values[s.arg].astype(s.out.dtype)
+        return np.asarray(lax.convert_element_type(values[s.arg], s.out.dtype))
 
     def reduce(self, s: Reduce, values: Mapping[Value, Array]) -> Array:
         name = REDUCTIONS[s.op].numpy
@@ -223,28 +222,9 @@ _FORMS: dict[type, Callable[..., Array]] = {
 # --- scalar operations ---
 
 
-def _quotient(a: Array, b: Array) -> Array:
-    """Integer division towards zero."""
-    safe = np.where(b == 0, 1, b)
-    return (a - np.fmod(a, safe)) // safe
-
-
-_LAX = SimpleNamespace(
-    div=_quotient,
-    rem=lambda a, b: np.fmod(a, np.where(b == 0, 1, b)),
-    logistic=special.expit,
-    erf=special.erf,
-    rsqrt=lambda a: 1 / np.sqrt(a),
-    pow=np.power,
-    sign=np.sign,
-    shift_left=np.left_shift,
-    shift_right_logical=np.right_shift,
-)
-
-
 def _operations() -> dict[str, Callable[..., Any]]:
     """The table's spelling of each operation, read with NumPy in place of JAX."""
-    scope, names = {"jnp": np, "lax": _LAX}, ("a", "b", "c")
+    scope, names = {"jnp": jnp, "lax": lax}, ("a", "b", "c")
     return {op.name: eval(f"lambda {', '.join(names[: op.arity])}: {op.jax.format(*names)}", scope) for op in SCALARS.values()}
 
 

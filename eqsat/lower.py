@@ -155,7 +155,7 @@ class _Lowering:
 
     def _store(self, output: Stored, value: Value, scope: _Scope) -> None:
         # a grid axis that the output lacks: only its first position stores, or programs would race
-        missing = [t.axis for t in self.tiling.used if t.role == "grid" and t.axis not in output.axes]
+        missing = [t.axis for t in self.tiling.used if t.role == "grid" and t.count > 1 and t.axis not in output.axes]
         guards: list[Guard] = [(Index.of(a), a.extent) for a in output.axes if self.tiling.ragged(a)]
         guards += [(Index.of(a), 1) for a in missing]
         axes = self.tiling.block((*output.axes, *missing))
@@ -167,14 +167,14 @@ class _Lowering:
 
     def value(self, term: Term, scope: _Scope) -> Value:
         """`term` in its own dtype."""
-        for operand in self._pending(term, scope):  # operands first, or long chains would recurse deeply
-            self._remembered(operand, "raw", scope, self._raw)
+        self._compute_operands(term, scope)
         return self._remembered(term, "value", scope, self._value)
 
     def wide(self, term: Term, scope: _Scope) -> Value:
         """`term`, rounded to its own dtype, in the dtype to compute in."""
         if DTYPES[term.dtype].compute == term.dtype:
             return self.value(term, scope)
+        self._compute_operands(term, scope)
         return self._remembered(term, "wide", scope, self._wide)
 
     def _remembered(self, term: Term, stage: str, scope: _Scope, make: Callable[[Term, _Scope], Value]) -> Value:
@@ -182,6 +182,12 @@ class _Lowering:
         if (term, stage) not in home.memo:
             home.memo[term, stage] = make(term, home)
         return home.memo[term, stage]
+
+    def _compute_operands(self, term: Term, scope: _Scope) -> None:
+        """Scalar operations below `term`, operands first: a long chain would recurse too deeply."""
+        if (term, "raw") not in scope.home(term).memo:
+            for operand in self._pending(term, scope):
+                self._remembered(operand, "raw", scope, self._raw)
 
     def _pending(self, term: Term, scope: _Scope) -> Iterator[Term]:
         """Scalar operations below `term` that have no value yet, operands first; reductions are not entered."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from meaning import BF16, F32, Array, at, axes_of, check, f32, generator, op, schedule, statements, stored
+from lowered import BF16, F32, Array, at, axes_of, check, f32, generator, op, schedule, statements, stored
 
 from eqsat.index import Axis, Index
 from eqsat.interpret import interpret
