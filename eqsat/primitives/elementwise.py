@@ -68,7 +68,18 @@ def square(out: Out, x: View, **_: Any) -> Term:
 
 @reads("one_minus_square")
 def one_minus_square(out: Out, x: View, **_: Any) -> Term:
-    return scalar("sub", const(1, out.dtype), scalar("mul", x.term, x.term))
+    """(1 - x) * (1 + x): near 1 it loses less than 1 - x * x, and JAX computes it so."""
+    one = const(1, out.dtype)
+    return scalar("mul", scalar("sub", one, x.term), scalar("add", one, x.term))
+
+
+@reads("polynomial")
+def polynomial(out: Out, x: View, *coefficients: View, **_: Any) -> Term:
+    """Horner's scheme; the constant coefficient comes first."""
+    term = coefficients[-1].term
+    for coefficient in reversed(coefficients[:-1]):
+        term = scalar("add", scalar("mul", term, x.term), coefficient.term)
+    return term
 
 
 @reads("sign")
