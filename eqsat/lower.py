@@ -109,6 +109,7 @@ class _Lowering:
     def __init__(self, tiling: Tiling):
         self.tiling = tiling
         self.names = _Names(tiling.kernel, tiling)
+        self.named: dict[Term, str] = {}  # names that say more than the operation does
         self.top = _Scope(term for _, term in tiling.outputs)
 
     def body(self) -> tuple[Statement, ...]:
@@ -135,9 +136,9 @@ class _Lowering:
     def _new(self, base: str, dtype: str, axes: Iterable[Axis]) -> Value:
         return Value(self.names.fresh(base), dtype, self.tiling.block(axes))
 
-    def _compute(self, scope: _Scope, op: str, *args: Value, name: str = "") -> Value:
+    def _compute(self, scope: _Scope, op: str, *args: Value, name: str) -> Value:
         dtype = "bool" if SCALARS[op].result == "bool" else args[-1].dtype
-        out = self._new(name or op, dtype, (a for arg in args for a in arg.axes))
+        out = self._new(name, dtype, (a for arg in args for a in arg.axes))
         scope.body.append(Compute(out, op, args))
         return out
 
@@ -226,7 +227,14 @@ class _Lowering:
     def _raw(self, term: Term, scope: _Scope) -> Value:
         if term.bound is not None:
             return self._reduction(term, scope)
-        return self._compute(scope, term.head, *(self.wide(a, scope) for a in term.args), name=_names_of(term))
+        return self._compute(scope, term.head, *(self.wide(a, scope) for a in term.args), name=self._name(term))
+
+    def _name(self, term: Term) -> str:
+        if _is_mask(term):
+            return "inside"
+        if term.head == "where" and _is_mask(term.args[0]) and term.args[1].head in SCALARS:
+            return self._name(term.args[1])
+        return self.named.get(term, term.head)
 
     def _load(self, term: Term, scope: _Scope) -> Value:
         operands = tuple(self._address(self.value(a, scope), scope) for a in term.args)
@@ -340,10 +348,13 @@ class _Lowering:
         """Weights relative to the running maximum; what was summed before is rescaled when the maximum rises."""
         (s, v), (axis, weight) = term.args, term.data
         old, new = (_held(_maximum(term), which) for which in ("old", "new"))
-        rescale = self.value(scalar("exp", scalar("sub", old, settled(new))), scope)
+        rescale = scalar("exp", scalar("sub", old, settled(new)))
+        p = scalar("exp", scalar("sub", s, settled(new)))
+        self.named |= {settled(new): "m_safe", rescale: "rescale", p: "p"}
+        factor = self.value(rescale, scope)
 
         def result(state: Value) -> Value:
-            kept = self._compute(scope, "mul", state, self._cast(scope, rescale, state.dtype), name=f"{_stem(state.name)}_kept")
+            kept = self._compute(scope, "mul", state, self._cast(scope, factor, state.dtype), name=f"{_stem(state.name)}_kept")
             return self._fold("sum", axis, weights(s, new, weight, v), scope, kept)
 
         return self._carry(term, scope, "sum", result)
@@ -380,6 +391,6 @@ def _stem(name: str) -> str:
     return name
 
 
-def _names_of(term: Term) -> str:
-    inside = term.head == "lt" and term.args[0].head == "pos" and term.args[1].head == "const"
-    return "inside" if inside else ""
+def _is_mask(term: Term) -> bool:
+    """True for a position compared with an extent."""
+    return term.head == "lt" and term.args[0].head == "pos" and term.args[1].head == "const"
