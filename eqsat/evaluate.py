@@ -243,9 +243,7 @@ class Evaluator:
             result = self.scalar("mul", result, value)
         return result
 
-    def _contract_smallest(
-        self, groups: list[Value], axes: tuple[Axis, ...], dtype: str
-    ) -> tuple[list[Value], tuple[Axis, ...]]:
+    def _contract_smallest(self, groups: list[Value], axes: tuple[Axis, ...], dtype: str) -> tuple[list[Value], tuple[Axis, ...]]:
         """Contract the pair with the smallest result over the axes that no other group mentions; the axes left to sum."""
         best: tuple[int, int, int, tuple[Axis, ...]] | None = None
         for i in range(len(groups)):

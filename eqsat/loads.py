@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 Array = Any
 
+
 @dataclass(frozen=True)
 class _Box:
     """How one dimension is read as a slice: start, stop, step, then the digits of a mixed-radix number.

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 Array = Any
 
+KEEP_ROUNDINGS = {"xla_allow_excess_precision": False}  # XLA drops casts to a narrow float and back by default
+
 
 @dataclass(frozen=True, eq=False)
 class PlannedKernel:
@@ -97,6 +99,7 @@ class Program:
         self.target, self.numerics = target, numerics
         self.baseline, self.cost, self.notes = baseline, cost, dict(notes or {})
         self._prepared: tuple[tuple[Array, ...], list[Array]] | None = None
+        self._compiled: dict[tuple[str, bool], Any] = {}
         self._check_order()
 
     def _check_order(self) -> None:
@@ -147,7 +150,7 @@ class Program:
     def _argument(self, variable: Variable, value: Any) -> Array:
         try:
             array = value if isinstance(value, jax.Array) else jnp.asarray(value)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise TypeError(f"argument {self.graph.name_of[variable]}: {variable.type} required, got {value!r}") from error
         got = f"{array.dtype}[{','.join(map(str, array.shape))}]"
         if got != variable.type:
@@ -158,15 +161,15 @@ class Program:
 
     def run(self, *flat: Array) -> list[Array]:
         """The flat outputs for flat arguments of the right shapes."""
-        return self._compiled(list(self.constants.values()), list(flat), self._once(flat))
+        return self._jit("_evaluate", list(self.constants.values()), list(flat), self._once(flat))
 
-    @cached_property
-    def _compiled(self) -> Any:
-        return jax.jit(self._evaluate)
-
-    @cached_property
-    def _compiled_once(self) -> Any:
-        return jax.jit(self._evaluate_once)
+    def _jit(self, method: str, *args: list[Array]) -> list[Array]:
+        """Run a method compiled; only a jit that is not inside another may keep XLA from dropping roundings."""
+        traced = any(isinstance(a, jax.core.Tracer) for arrays in args for a in arrays)
+        if (method, traced) not in self._compiled:
+            options = None if traced else KEEP_ROUNDINGS
+            self._compiled[method, traced] = jax.jit(getattr(self, method), compiler_options=options)
+        return self._compiled[method, traced](*args)
 
     def _evaluate(self, constants: list[Array], flat: list[Array], prepared: list[Array]) -> list[Array]:
         values = self._values(constants, flat)
@@ -208,7 +211,7 @@ class Program:
         key = tuple(a for t, a in zip(self.inputs, flat, strict=True) if t in read)
         if self._prepared is not None and all(a is b for a, b in zip(self._prepared[0], key, strict=True)):
             return self._prepared[1]
-        results = self._compiled_once(list(self.constants.values()), list(flat))
+        results = self._jit("_evaluate_once", list(self.constants.values()), list(flat))
         if not any(isinstance(a, jax.core.Tracer) for a in (*key, *results)):
             self._prepared = (key, results)
         return results
@@ -320,5 +323,3 @@ def wrapped(text: str, width: int, indent: str = "") -> list[str]:
     """Lines of at most `width` characters; continuations are indented further."""
     further = indent + "    "
     return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=further, break_on_hyphens=False) or [indent]
-
-

@@ -21,7 +21,7 @@ import numpy as np
 
 from eqsat.lower import lower
 from eqsat.notation import Kernel, Tensor
-from eqsat.program import PlannedKernel, backend, type_of
+from eqsat.program import KEEP_ROUNDINGS, PlannedKernel, backend, type_of
 from eqsat.read import Call
 from eqsat.scalars import DTYPES
 
@@ -110,7 +110,7 @@ def _archive(arrays: Mapping[str, np.ndarray]) -> bytes:
 def _kernel_names(program: Program) -> dict[Kernel, str]:
     identifier = backend("jax").identifier
     names: dict[Kernel, str] = {}
-    taken = {"program", "run", "main", "constants"}
+    taken = {"program", "run", "steps", "main", "constants"}
     for step in program.steps:
         if isinstance(step, PlannedKernel) and step.kernel not in names:
             names[step.kernel] = identifier(step.kernel.name, taken)
@@ -126,7 +126,9 @@ def _module(program: Program, names: dict[Kernel, str]) -> str:
     jax_backend = backend("jax")
     kernels = [jax_backend.emit_kernel(k, name) for k, name in names.items()]
     calls = {c: f"call_{n}_{jax_backend.identifier(c.name, ())}" for n, c in enumerate(program.calls)}
-    exported = [f'{name} = jax.export.deserialize(bytearray(base64.b64decode("{_exported(c)}"))).call' for c, name in calls.items()]
+    exported = [f'{name} = _exported("{_exported(c)}")' for c, name in calls.items()]
+    if exported:
+        exported = [EXPORTED, "\n".join(exported)]
     head = [f'"""{program.name}, optimised by eqsat: run(*inputs) gives a list of outputs; it needs JAX and NumPy only."""', ""]
     head += ["import base64", ""] if calls else []
     head += ["from pathlib import Path", ""] if program.constants else []
@@ -150,9 +152,9 @@ def _constants(program: Program) -> list[str]:
 
 
 def _run(program: Program, names: dict[Kernel, str], calls: dict[Call, str]) -> str:
-    """The function `run`: a line for each step."""
+    """The function `steps`, with a line for each, and `run`, compiled."""
     identifier = backend("jax").identifier
-    taken = set(names.values()) | {*calls.values(), "run", "jax", "jnp", "np", "lax", "CONSTANTS", "INPUTS"}
+    taken = set(names.values()) | {*calls.values(), "run", "steps", "jax", "jnp", "np", "lax", "CONSTANTS", "INPUTS"}
     name_of: dict[Tensor, str] = {}
 
     def name(tensor: Tensor) -> str:
@@ -162,7 +164,7 @@ def _run(program: Program, names: dict[Kernel, str], calls: dict[Call, str]) -> 
         return name_of[tensor]
 
     inputs = [name(t) for t in program.inputs]
-    lines = ["@jax.jit", f"def run({', '.join(inputs)}):"]
+    lines = [f"def steps({', '.join(inputs)}):"]
     lines += [f"    {name(t)} = CONSTANTS[{n}]" for n, t in enumerate(program.constants)]
     for step in program.steps:
         function = names[step.kernel] if isinstance(step, PlannedKernel) else calls[step]
@@ -170,8 +172,14 @@ def _run(program: Program, names: dict[Kernel, str], calls: dict[Call, str]) -> 
         results = [name(t) for t in step.outputs]
         only = "[0]" if len(results) == 1 else ""
         lines.append(f"    {', '.join(results)} = {function}({', '.join(operands)}){only}")
-    return "\n".join([*lines, f"    return [{', '.join(name(t) for t in program.outputs)}]"])
+    return "\n".join([*lines, f"    return [{', '.join(name(t) for t in program.outputs)}]", "", "", COMPILED])
 
+
+COMPILED = f"""# XLA would drop casts to a narrow float and back. Inside another jit, call `steps`: options are for the outermost only.
+run = jax.jit(steps, compiler_options={KEEP_ROUNDINGS})"""
+
+EXPORTED = """def _exported(text):
+    return jax.export.deserialize(bytearray(base64.b64decode(text))).call"""
 
 MAIN = """INPUTS = {}
 

@@ -1,0 +1,68 @@
+"""Validation of single kernels: each tile program in the interpreter, its outputs poisoned, against the meaning of its terms."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from eqsat.compare import OutputCheck, ValidationError, check_equal, compare, complaint
+from eqsat.evaluate import evaluate
+from eqsat.inputs import draw
+from eqsat.interpret import interpret
+from eqsat.lower import lower
+from eqsat.notation import Kernel
+from eqsat.scalars import is_float
+from eqsat.tile import TileProgram
+
+if TYPE_CHECKING:
+    from eqsat.program import PlannedKernel, Program
+
+MAX_POINTS = 1 << 23  # of the iteration space
+MAX_PROGRAMS = 1 << 11
+
+
+def check_kernels(program: Program, seed: int, notes: list[str]) -> tuple[OutputCheck, ...]:
+    """Checks of every distinct kernel that is small enough; the others are named in `notes`."""
+    checks: list[OutputCheck] = []
+    skipped = []
+    for number, planned in enumerate(program.kernels):
+        if planned.schedule is None or points(planned.kernel) > MAX_POINTS:
+            skipped.append(planned.name)
+            continue
+        tiles = lower(planned.kernel, planned.schedule)
+        if tiles.programs > MAX_PROGRAMS:
+            skipped.append(planned.name)
+            continue
+        checks += _check(planned, tiles, seed + number)
+    if skipped:
+        notes.append(f"too large for the interpreter: {', '.join(skipped)}")
+    return tuple(checks)
+
+
+def points(kernel: Kernel) -> int:
+    """Points of the largest iteration space in the kernel."""
+    bound = {t.bound for t in kernel.terms if t.bound is not None}
+    outer = prod(a.extent for a in kernel.axes)
+    return max(outer * prod(a.extent for a in bound), 1)
+
+
+def _check(planned: PlannedKernel, tiles: TileProgram, seed: int) -> list[OutputCheck]:
+    arrays = draw(tiles.inputs, seed, None)
+    given = dict(zip(tiles.inputs, arrays, strict=True))
+    results = interpret(tiles, arrays)
+    checks = []
+    for o, result in zip(planned.kernel.outputs, results, strict=True):
+        name = f"kernel {planned.name}, {o.name}"
+        result = np.asarray(result).reshape(o.shape)
+        plain = np.asarray(evaluate(o.term, o.axes, given, np)).reshape(o.shape)
+        if not is_float(o.dtype):
+            checks.append(check_equal(name, result, plain))
+            continue
+        wide = np.asarray(evaluate(o.term, o.axes, given, widen=True)).reshape(o.shape)
+        check, place = compare(name, result, plain, wide)
+        if place is not None:
+            raise ValidationError(complaint(name, place, result, plain, wide, check))
+        checks.append(check)
+    return checks
