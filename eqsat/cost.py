@@ -16,12 +16,13 @@ import numpy as np
 
 from eqsat.devices import Device
 from eqsat.index import Axis
-from eqsat.scalars import DTYPES
+from eqsat.scalars import DTYPES, SCALARS
 from eqsat.schedule import Schedule
 from eqsat.work import Work
 
 OVERLAP_LOSS = 0.1
 REGISTER_NBYTES = 256 * 1024  # of one multiprocessor
+COMPUTED = 0.85  # of a contraction's rate, per operand that is computed in registers instead of copied to shared memory
 MISS = 0.3  # share of repeated reads that leave L2 when the working set exceeds it
 
 
@@ -147,7 +148,7 @@ class _Pricing:
             rows, columns = self.block(c.rows), self.block(c.columns)
             peak = self.device.contraction_flops(c.dtype)
             intensity = rows * columns / (rows + columns)
-            efficiency = self.device.tensor_efficiency * np.minimum(1.0, intensity / 48.0)
+            efficiency = self.device.tensor_efficiency * np.minimum(1.0, intensity / 48.0) * COMPUTED**c.computed
             total = total + 2 * self.executed(c.scope, c.passes) / (peak * efficiency)
         return total
 
@@ -160,21 +161,22 @@ class _Pricing:
 
     def fits(self) -> np.ndarray:
         """Registers for what is alive at once, shared memory for the operands of contractions."""
-        registers, largest = 0.0 * self.one, 0.0 * self.one
+        accumulators, largest, widest = 0.0 * self.one, 0.0 * self.one, 0
+        outputs = frozenset(self.work.kernel.axes)
         for t in self.work.kernel.terms:
             if t.head == "const" or (t in self.work.absorbed and t.bound is None):
                 continue
-            block = self.block(t.axes)
+            block = self.block(t.axes) * 4
             if t.head in ("reduce", "online"):
-                registers = registers + block * 4
+                accumulators = accumulators + block
             else:
-                largest = np.maximum(largest, block * 4)
+                largest = np.maximum(largest, block)
+                widest += t.head in SCALARS and len(t.args) > 1 and t.axes >= outputs
         operand = 0.0 * self.one
         for c in self.work.contractions:
             width = DTYPES[c.dtype].nbytes
             operand = operand + (self.block(c.rows | {c.k}) + self.block(c.columns | {c.k})) * width
-        contracts = bool(self.work.contractions)
-        shared = operand * self.stages
-        registers = registers + (0.5 if contracts else 2.0) * largest
+        # beside an accumulator a short epilogue is computed in pieces, a long one keeps whole blocks
+        copies = 2.0 if not self.work.contractions else 1.0 if widest > 3 else 0.5
         limit = np.minimum(self.warps * 32 * 224 * 4, REGISTER_NBYTES * 0.9)
-        return (registers <= limit) & (shared <= self.device.shared_nbytes * 0.95)
+        return (accumulators + copies * largest <= limit) & (operand * self.stages <= self.device.shared_nbytes * 0.95)

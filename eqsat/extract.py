@@ -26,17 +26,20 @@ class Choice:
 
 
 def choose(
-    candidates: list[Candidate], outputs: Iterable[Entity], time_limit: float = 5.0, known: float = float("inf")
+    candidates: list[Candidate],
+    outputs: Iterable[Entity],
+    time_limit: float = 5.0,
+    known: tuple[float, tuple[Candidate, ...]] = (float("inf"), ()),
 ) -> Choice:
-    """The cheapest selection; `known` is the total of one that is known to exist, which prunes.
+    """The cheapest selection; `known` is one that exists, with its total: it prunes, and stands in if time runs out.
 
     Raises ValueError if some output has no candidate.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp  # imported late: it costs a second
     from scipy.sparse import csr_array
 
-    known *= 1 + 1e-6
-    candidates = _undominated(candidates, known)
+    limit = known[0] * (1 + 1e-6)
+    candidates = _undominated(candidates, limit)
     producers: dict[int, list[int]] = {}
     for i, c in enumerate(candidates):
         for e in c.produces:
@@ -62,8 +65,8 @@ def choose(
             for made in c.produces:
                 if e in cyclic and cyclic[e] == cyclic.get(made.number):
                     at_least({potential[made.number]: 1.0, potential[e]: -1.0, i: -big}, 1.0 - big)
-    if known < float("inf"):
-        at_least({i: -c.cost.seconds * 1e6 for i, c in enumerate(candidates)}, -known * 1e6)
+    if limit < float("inf"):
+        at_least({i: -c.cost.seconds * 1e6 for i, c in enumerate(candidates)}, -limit * 1e6)
     n = len(candidates) + len(cyclic)
     entries = [(r, column, value) for r, row in enumerate(rows) for column, value in row.items()]
     at, columns, values = zip(*entries, strict=True)
@@ -79,6 +82,8 @@ def choose(
         bounds=Bounds(0, upper),
         options={"time_limit": time_limit, "mip_rel_gap": 1e-4},
     )
+    if result.x is None and known[1]:
+        return Choice(_in_order(list(known[1]), wanted), known[0], 1.0, "time limit: the best selection met while searching")
     if result.x is None:
         raise ValueError(f"extraction: a feasible selection required, got {result.message}")
     chosen = [c for i, c in enumerate(candidates) if result.x[i] > 0.5]

@@ -33,7 +33,7 @@ class Quotient(NamedTuple):
     kind: str = "//"  # tells equal-looking tuples apart
 
     def __str__(self) -> str:
-        return f"({self.index})//{self.divisor}"
+        return f"({_operand(self.index)}//{self.divisor})"
 
 
 class Remainder(NamedTuple):
@@ -44,7 +44,7 @@ class Remainder(NamedTuple):
     kind: str = "%"
 
     def __str__(self) -> str:
-        return f"({self.index})%{self.divisor}"
+        return f"({_operand(self.index)}%{self.divisor})"
 
 
 class Dynamic(NamedTuple):
@@ -169,13 +169,21 @@ class Index:
         parts = [str(a) if c == 1 else f"{c}*{a}" for a, c in self.terms]
         if self.constant or not parts:
             parts.append(str(self.constant))
-        return "+".join(parts).replace("+-", "-")
+        text = "+".join(parts).replace("+-", "-")
+        alone = len(self.terms) == 1 and self.terms[0][1] == 1 and not self.constant and not isinstance(self.terms[0][0], Axis | Dynamic)
+        return text[1:-1] if alone else text  # x//2 by itself needs no parentheses
 
     def __repr__(self) -> str:
         return f"Index({self})"
 
 
 ZERO = Index()
+
+
+def _operand(index: Index) -> str:
+    """An index as the operand of // or %."""
+    plain = len(index.terms) == 1 and index.terms[0][1] == 1 and not index.constant
+    return str(index) if plain else f"({index})"
 
 
 def _evaluate(index: Index, leaf: object) -> Index:
@@ -198,9 +206,10 @@ def _rejoined(total: dict[Atom, int], constant: int) -> Index:
     """Sum in normal form; ``x//n*n + x%n`` becomes ``x`` again."""
     for atom, coefficient in list(total.items()):
         if isinstance(atom, Remainder) and coefficient:
-            quotient = Quotient(atom.index, atom.divisor)
-            if total.get(quotient) == coefficient * atom.divisor:
-                rest = {a: c for a, c in total.items() if a not in (atom, quotient)}
+            quotient = atom.index // atom.divisor  # as it would be spelled: (x//2)//5 is x//10
+            whole = quotient.terms[0] if len(quotient.terms) == 1 and not quotient.constant else None
+            if whole and total.get(whole[0]) == coefficient * atom.divisor * whole[1] and whole[0] != atom:
+                rest = {a: c for a, c in total.items() if a not in (atom, whole[0])}
                 return _rejoined(rest, constant) + atom.index * coefficient
     return Index(tuple(sorted(((a, c) for a, c in total.items() if c), key=lambda t: _order(t[0]))), constant)
 

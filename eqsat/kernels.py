@@ -333,7 +333,7 @@ class Pool:
         outputs = sum(1 << e.number for e in self.entities if e.tensor in self.region.outputs)
         definitions = sum(1 << e.number for e in self.entities if e.tensor.term is not None)
         found: dict[int, Candidate] = {}
-        self.known = float("inf")  # total of the best selection met
+        self.known: tuple[float, tuple[Candidate, ...]] = (float("inf"), ())  # the best selection met
         for stored in (definitions, outputs | sum(1 << e.number for e in self.entities if self._contracts(e))):
             self._climb(stored, outputs, found)
         return [c for c in found.values() if c.cost.seconds < float("inf")]
@@ -342,7 +342,7 @@ class Pool:
         return any(r.head == "reduce" and r.data[0] == "sum" for r in self.classes[e.class_id]) and e.tensor.term is not None
 
     def _climb(self, stored: int, outputs: int, found: dict[int, Candidate]) -> None:
-        seconds = self._evaluate(stored, outputs, found)
+        seconds, selection = self._evaluate(stored, outputs, found)
         improved = True
         while improved:
             improved = False
@@ -350,28 +350,30 @@ class Pool:
                 bit = 1 << e.number
                 if bit & outputs:
                     continue
-                other = self._evaluate(stored ^ bit, outputs, found)
+                other, kernels = self._evaluate(stored ^ bit, outputs, found)
                 if other < seconds * (1 - 1e-9):
-                    stored, seconds, improved = stored ^ bit, other, True
-        self.known = min(self.known, seconds)
+                    stored, seconds, selection, improved = stored ^ bit, other, kernels, True
+        self.known = min(self.known, (seconds, selection), key=lambda known: known[0])
 
-    def _evaluate(self, stored: int, outputs: int, found: dict[int, Candidate]) -> float:
-        """Total time if exactly these entities may be loaded; the kernels are added to `found`."""
+    def _evaluate(self, stored: int, outputs: int, found: dict[int, Candidate]) -> tuple[float, tuple[Candidate, ...]]:
+        """Total time if exactly these entities may be loaded, and the kernels, which are added to `found`."""
         free = [0.0] * len(self.entities)
         best = self._mapped(stored, free)
         total, needed, done = 0.0, outputs, 0
+        kernels: list[Candidate] = []
         while todo := needed & ~done:
             e = self.entities[todo.bit_length() - 1]
             done |= 1 << e.number
             fragment = self._root(e, best, free)
             if fragment is None:
-                return float("inf")
+                return float("inf"), ()
             key = fragment.nodes | 1 << (len(self.rows) + e.number)
             if key not in found:
                 found[key] = self._candidate((e,), (fragment,))
+            kernels.append(found[key])
             total += found[key].cost.seconds
             needed |= fragment.leaves
-        return total
+        return total, tuple(kernels)
 
     def _mapped(self, stored: int, free: list[float]) -> dict[int, list[Fragment]]:
         """The best fragment of each class when exactly these entities may be loaded."""

@@ -263,7 +263,7 @@ def _inputs(step: Any) -> list[Tensor]:
 def _ends(steps: Sequence[Any], last_use: dict[Tensor, int]) -> list[int]:
     """Positions at which to cut: around calls, at a residual, and where a region would grow too large.
 
-    A residual is the only live tensor (inputs that are used on both sides count), lives on beyond a contraction and is
+    A residual is the only live tensor (inputs that are used on both sides nearby count), lives on beyond a contraction and is
     no operand of one: it is stored in any case, so a cut loses nothing.
     """
     ends: list[int] = []
@@ -277,7 +277,8 @@ def _ends(steps: Sequence[Any], last_use: dict[Tensor, int]) -> list[int]:
         if is_call:
             ends += [i, i + 1]
             start = i + 1
-        for tensor in (*_inputs(step), *(step.outputs if is_call else (step,))):
+        near = (t for t in _inputs(step) if t in live or last_use[t] <= i + MAX_DEFINITIONS)
+        for tensor in (*near, *(step.outputs if is_call else (step,))):
             live[tensor] = tensor.nbytes
         live = {t: n for t, n in live.items() if last_use.get(t, -1) > i}
         crossing.append(sum(live.values()))

@@ -13,7 +13,7 @@ from math import prod
 
 from eqsat.index import Axis
 from eqsat.tile import TileAxis
-from eqsat.work import Work
+from eqsat.work import RESIDENT_K, Work
 
 SMALLEST_DOT = 16
 RESIDENT_LIMIT = 16384  # elements of a row held in registers
@@ -104,7 +104,7 @@ def _contracting(work: Work) -> dict[Axis, list[Option]]:
     for axis in work.bound_axes:
         whole = max(SMALLEST_DOT, power_of_two(axis.extent))
         if axis in ks | rows | columns:
-            if whole <= 128 and axis in ks and axis not in rows | columns:
+            if whole <= RESIDENT_K and axis in ks and axis not in rows | columns:
                 options[axis] = [(whole, "resident")]
             else:
                 options[axis] = [(t, "loop") for t in _tiles(axis.extent, (32, 64, 128) if axis in rows | columns else (32, 64))]

@@ -12,6 +12,9 @@ from eqsat.notation import Kernel, Tensor, Term
 from eqsat.scalars import DTYPES, SCALARS
 
 
+RESIDENT_K = 128  # a contracted axis up to this extent is held whole
+
+
 @dataclass(frozen=True)
 class Contraction:
     """A sum over `k` of a product whose factors have the axes rows + k and columns + k (and `shared` ones)."""
@@ -22,6 +25,7 @@ class Contraction:
     k: Axis
     dtype: str  # of the operands as the hardware sees them
     scope: frozenset[Axis]
+    computed: int  # operands that are more than a load, and are made anew in each pass of a loop
     passes: int = 1  # as in Read
 
 
@@ -137,7 +141,9 @@ def contraction(t: Term) -> Contraction | None:
     rows, columns = a.axes - b.axes - {k}, b.axes - a.axes - {k}
     if not rows or not columns or k not in a.axes or k not in b.axes:
         return None
-    return Contraction(t, rows, columns, k, dtype, a.axes | b.axes)
+    computed = [x for x in (a, b) if (x.args[0] if x.head == "cast" else x).head != "load"]
+    varying = sum(any(axis.name.startswith("r") and (axis != k or k.extent > RESIDENT_K) for axis in x.axes) for x in computed)
+    return Contraction(t, rows, columns, k, dtype, a.axes | b.axes, varying)
 
 
 def _operand_dtype(a: Term, b: Term) -> str:
