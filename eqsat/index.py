@@ -8,7 +8,7 @@ recognises have equal forms, so indices can be compared and hashed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd, prod
@@ -119,10 +119,8 @@ class Index:
         low, high = rest.range
         if low // divisor == high // divisor:
             return rest - low // divisor * divisor
-        common = _common_factor(rest, divisor)
-        if common > 1:
-            inner = Index(tuple((a, c // common) for a, c in rest.terms), rest.constant // common)
-            return (inner % (divisor // common)) * common + rest.constant % common
+        for factor, coarse, fine in _splits(rest, divisor):
+            return (coarse % (divisor // factor)) * factor + fine
         if len(rest.terms) == 1 and rest.constant == 0:
             ((atom, coefficient),) = rest.terms
             if coefficient == 1 and isinstance(atom, Remainder) and atom.divisor % divisor == 0:
@@ -215,10 +213,8 @@ def _rejoined(total: dict[Atom, int], constant: int) -> Index:
 
 
 def _quotient_of_rest(rest: Index, divisor: int) -> Index:
-    common = _common_factor(rest, divisor)
-    if common > 1:
-        inner = Index(tuple((a, c // common) for a, c in rest.terms), rest.constant // common)
-        return inner // (divisor // common)
+    for factor, coarse, _ in _splits(rest, divisor):
+        return coarse // (divisor // factor)
     if len(rest.terms) == 1 and rest.constant == 0:
         ((atom, coefficient),) = rest.terms
         if coefficient == 1 and isinstance(atom, Quotient):
@@ -228,9 +224,14 @@ def _quotient_of_rest(rest: Index, divisor: int) -> Index:
     return Index(((Quotient(rest, divisor), 1),))
 
 
-def _common_factor(rest: Index, divisor: int) -> int:
-    """The largest g that divides `divisor` and all coefficients; the constant part below g never carries."""
-    return gcd(divisor, *(c for _, c in rest.terms))
+def _splits(rest: Index, divisor: int) -> Iterator[tuple[int, Index, Index]]:
+    """Ways to write rest as factor * coarse + fine with 0 <= fine < factor and factor a divisor of `divisor`, largest first."""
+    for factor in sorted({gcd(divisor, c) for _, c in rest.terms} - {1}, reverse=True):
+        coarse = tuple((a, c // factor) for a, c in rest.terms if c % factor == 0)
+        fine = Index(tuple((a, c) for a, c in rest.terms if c % factor), rest.constant % factor)
+        low, high = fine.range
+        if 0 <= low and high < factor:
+            yield factor, Index(coarse, rest.constant // factor), fine
 
 
 @lru_cache(maxsize=1 << 16)
