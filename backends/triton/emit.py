@@ -259,12 +259,16 @@ class _Printer:
         return name if offset == "0" else f"{name} + {offset}"
 
     def mask(self, guards: Guards, target: Axes, slots: tuple[Value, ...] = ()) -> str:
-        return " & ".join(dict.fromkeys(self.guard(*guard, target, slots) for guard in guards))
+        """The guards together; "" if they always hold."""
+        tests = (self.guard(*guard, target, slots) for guard in guards)
+        return " & ".join(dict.fromkeys(test for test in tests if test))
 
     def guard(self, index: Index, bound: int, target: Axes, slots: tuple[Value, ...]) -> str:
         if (axis := _whole_axis(index, bound)) is not None:
             return self.spread(self.plan.inside[axis], self.blocks((axis,), target), target)
         low, high = index.range
+        if not index.terms:
+            return "" if 0 <= low < bound else "tl.full((), False, tl.int1)"
         wide = high >= INT32 or -low >= INT32
         own = self.blocks((*index.axes, *(a for s in index.slots for a in slots[s].axes)), target)
         text = self.index(index, own, slots, wide)
@@ -295,14 +299,16 @@ class _Printer:
 
     def load_arguments(self, s: Load) -> list[str]:
         arguments = [self.pointer(s.tensor, s.index, s.out.axes, s.operands, s.wide)]
-        if s.guards:
-            arguments += [f"mask={self.mask(s.guards, s.out.axes, s.operands)}", f"other={literal(s.other, s.tensor.dtype)}"]
+        if mask := self.mask(s.guards, s.out.axes, s.operands):
+            arguments += [f"mask={mask}", f"other={literal(s.other, s.tensor.dtype)}"]
         return arguments
 
     def store(self, s: Store) -> None:
-        arguments = [self.pointer(s.tensor, s.index, s.axes, (), s.wide), self.operand(s.value, s.axes)]
-        if s.guards:
-            arguments.append(f"mask={self.mask(s.guards, s.axes)}")
+        pointer = self.pointer(s.tensor, s.index, s.axes, (), s.wide)
+        varies = self.blocks((a for i in s.index for a in i.axes), s.axes)
+        arguments = [self.fill(pointer, varies, s.axes), self.operand(s.value, s.axes)]
+        if mask := self.mask(s.guards, s.axes):
+            arguments.append(f"mask={mask}")
         self.call("", "tl.store", arguments)
 
     def right_side(self, s: Statement) -> str:

@@ -320,7 +320,7 @@ def _loader(recorder: Recorder | None) -> Callable[..., Any]:
         dtype = np.dtype(ti._get_np_dtype(element))
         if recorder is not None:
             recorder.access("load", pointers.data, mask.data, dtype.itemsize)
-        if other is None:
+        if other is None and pointers.data.size > 1:  # for one element Triton takes `other=0` for none, and so must we
             dead = poisoned(pointers.data.shape, _PACKED.get(element, dtype))
             other = TensorHandle(dead.view(dtype), element)
         return _STOCK["create_masked_load"](self, pointers, mask, other, *rest, **options)
