@@ -340,8 +340,10 @@ class _Ingest:
         below = nesting - 1 if is_contraction(term) else nesting
         for arg in term.args:
             self._inline(arg, below)
-        if term.head == "load" and not term.args and term.tensor in self._defined:
-            inlined = definition_at(term.tensor, term.indices)
+        if term.head == "load" and term.tensor in self._defined:
+            inlined = definition_at(term.tensor, term.indices, term.args)
+            if inlined is None:
+                return
             if nesting > 0 or not any(is_contraction(t) for t in inlined.walk()):
                 self.tables["union"].append((self.number[term], self.add(inlined)))
                 self._inline(inlined, nesting)

@@ -26,7 +26,7 @@ from math import prod
 from typing import Any
 from weakref import WeakValueDictionary
 
-from eqsat.index import Axis, Index, Quotient, Remainder
+from eqsat.index import Axis, Dynamic, Index, Quotient, Remainder
 from eqsat.scalars import DTYPES, REDUCTIONS, SCALARS
 
 
@@ -200,11 +200,14 @@ def rebuild(term: Term, args: tuple[Term, ...]) -> Term:
     return term if args == term.args else Term(term.head, args, term.data, term.dtype)
 
 
-def substitute(term: Term, values: Mapping[Axis, Index], memo: dict[Any, Term] | None = None) -> Term:
+def substitute(
+    term: Term, values: Mapping[Axis, Index], memo: dict[Any, Term] | None = None, operands: tuple[Term, ...] = ()
+) -> Term:
     """Replace free axes by index expressions; `memo` may be shared between calls with the same values.
 
-    A bound axis shadows a value of its name. Raises ValueError where a value mentions an axis that is bound at a place
-    where it would be captured (see `level_of` for how names are chosen so that this does not happen).
+    A Dynamic atom in a value stands for one of `operands`. A bound axis shadows a value of its name. Raises ValueError
+    where a value mentions an axis that is bound at a place where it would be captured (see `level_of` for how names are
+    chosen so that this does not happen).
     """
     memo = {} if memo is None else memo
     live = term.axes & values.keys()
@@ -215,20 +218,49 @@ def substitute(term: Term, values: Mapping[Axis, Index], memo: dict[Any, Term] |
         return found
     if term.head == "load":
         tensor, index = term.data
-        operands = tuple(substitute(a, values, memo) for a in term.args)
-        result = load(tensor, (i.substitute(values) for i in index), operands)
+        own = tuple(substitute(a, values, memo, operands) for a in term.args)
+        result = _load_at(tensor, [i.substitute(_shifted(values, len(own))) for i in index], own, operands)
     elif term.head == "pos":
-        result = pos(term.data.substitute(values), term.dtype)
+        result = _position(term.data.substitute(values), term.dtype, operands)
     elif (bound := term.bound) is not None:
-        if any(bound in values[axis].axes for axis in live):
+        if any(bound in values[axis].axes for axis in live) or any(bound in o.axes for o in operands):
             raise ValueError(f"substitution into {term}: index values may not mention the bound axis {bound}")
         inner = {axis: value for axis, value in values.items() if axis != bound}
         scope = memo if len(inner) == len(values) else {}
-        result = rebuild(term, tuple(substitute(a, inner, scope) for a in term.args))
+        result = rebuild(term, tuple(substitute(a, inner, scope, operands) for a in term.args))
     else:
-        result = rebuild(term, tuple(substitute(a, values, memo) for a in term.args))
+        result = rebuild(term, tuple(substitute(a, values, memo, operands) for a in term.args))
     memo[term] = result
     return result
+
+
+def _shifted(values: Mapping[Axis, Index], by: int) -> Mapping[Axis, Index]:
+    """Values whose slots come after `by` others."""
+    if not by or not any(v.slots for v in values.values()):
+        return values
+    return {axis: v.renumber({slot: slot + by for slot in v.slots}) for axis, v in values.items()}
+
+
+def _load_at(tensor: Tensor, index: list[Index], own: tuple[Term, ...], operands: tuple[Term, ...]) -> Term:
+    """A load whose slots refer to own + operands, with only the operands that it uses."""
+    every = own + operands
+    used = sorted(frozenset().union(*(i.slots for i in index)))
+    numbers = {slot: n for n, slot in enumerate(used)}
+    return load(tensor, (i.renumber(numbers) for i in index), tuple(every[slot] for slot in used))
+
+
+def _position(index: Index, dtype: str, operands: tuple[Term, ...]) -> Term:
+    """The value of an index whose Dynamic atoms stand for operands."""
+    if not index.slots:
+        return pos(index, dtype)
+    static = Index(tuple((a, c) for a, c in index.terms if not Index(((a, 1),)).slots), index.constant)
+    total = pos(static, dtype)
+    for atom, coefficient in index.terms:
+        if isinstance(atom, Dynamic):
+            total = scalar("add", total, scalar("mul", cast(dtype, operands[atom.slot]), const(coefficient, dtype)))
+        elif Index(((atom, 1),)).slots:
+            raise ValueError(f"position {index}: an affine function of loaded values required")
+    return total
 
 
 @dataclass(frozen=True)

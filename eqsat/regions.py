@@ -116,10 +116,21 @@ class Canonical:
         return below if bound is None else max(below, bound_level(bound) + 1)
 
 
-def definition_at(tensor: Stored, indices: Sequence[Index]) -> Term:
-    """The term of a stored tensor at an index."""
+def definition_at(tensor: Stored, indices: Sequence[Index], operands: tuple[Term, ...] = ()) -> Term | None:
+    """The term of a stored tensor at an index, or None where it cannot be written.
+
+    An index may use loaded values (operands), if these surely lie in the tensor: outside of it a load reads 0, a term does not.
+    """
+    bounds = ((0, n - 1) for n in tensor.shape)
+    if operands and any(not (low <= i.range[0] and i.range[1] <= high) for i, (low, high) in zip(indices, bounds, strict=True)):
+        return None
     values = {axis: index for axis, index in zip(_axis_per_dimension(tensor), indices, strict=True) if axis is not None}
-    return substitute(tensor.term, values)
+    try:
+        return substitute(tensor.term, values, None, operands)
+    except ValueError:
+        if not operands:
+            raise
+        return None
 
 
 def _axis_per_dimension(tensor: Stored) -> list[Axis | None]:
@@ -220,7 +231,9 @@ def _inlined(term: Term, renamed: dict[Tensor, Tensor], keep: set[Stored], memo:
             memo[term] = folded(rebuild(term, args))
         elif (new := renamed.get(term.tensor)) is not None and term.tensor not in keep:
             assert isinstance(new, Stored)
-            memo[term] = definition_at(new, term.indices)
+            inlined = definition_at(new, term.indices, args)
+            assert inlined is not None  # what is gathered from is a boundary
+            memo[term] = inlined
         else:
             memo[term] = load(new or term.tensor, term.indices, args)
     return memo[term]

@@ -108,6 +108,8 @@ def _contracting(work: Work) -> dict[Axis, list[Option]]:
                 options[axis] = [(whole, "resident")]
             else:
                 options[axis] = [(t, "loop") for t in _tiles(axis.extent, (32, 64, 128) if axis in rows | columns else (32, 64))]
+        elif any(axis in c.scope for c in work.contractions):
+            options[axis] = [(1, "loop")]  # a serial loop around a contraction: the taps of a convolution
         else:
             options[axis] = [(whole, "resident") if whole <= 64 else (64, "loop")]
     return options
