@@ -37,7 +37,9 @@ class Cost:
     bound: str = ""  # what limits it: launch, dram, l2, tensor, vector, special
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(self.seconds + other.seconds, self.launches + other.launches, self.nbytes + other.nbytes, self.flops + other.flops)
+        return Cost(
+            self.seconds + other.seconds, self.launches + other.launches, self.nbytes + other.nbytes, self.flops + other.flops
+        )
 
 
 FREE = Cost(0.0, 0, 0, 0)

@@ -389,7 +389,11 @@ def _exact_float(t: Term) -> float | None:
     """The value as a float if the engine can hold it: it knows neither -0.0 nor NaN nor integers beyond 2**53."""
     value = const_value(t)
     as_float = float(value)
-    if as_float != as_float or (as_float == 0 and copysign(1, as_float) < 0) or (isinstance(value, int) and int(as_float) != value):
+    if (
+        as_float != as_float
+        or (as_float == 0 and copysign(1, as_float) < 0)
+        or (isinstance(value, int) and int(as_float) != value)
+    ):
         return None
     return as_float
 

@@ -94,7 +94,13 @@ def choose(
 def _undominated(candidates: list[Candidate], limit: float) -> list[Candidate]:
     """Without those that cost more than a known selection, or that another beats with no more loads and no fewer stores."""
     rows = sorted(
-        (c.cost.seconds, -sum(1 << e.number for e in c.produces).bit_count(), i, sum(1 << n for n in c.needs), sum(1 << e.number for e in c.produces))
+        (
+            c.cost.seconds,
+            -sum(1 << e.number for e in c.produces).bit_count(),
+            i,
+            sum(1 << n for n in c.needs),
+            sum(1 << e.number for e in c.produces),
+        )
         for i, c in enumerate(candidates)
         if c.cost.seconds <= limit
     )

@@ -168,7 +168,12 @@ class Index:
         if self.constant or not parts:
             parts.append(str(self.constant))
         text = "+".join(parts).replace("+-", "-")
-        alone = len(self.terms) == 1 and self.terms[0][1] == 1 and not self.constant and not isinstance(self.terms[0][0], Axis | Dynamic)
+        alone = (
+            len(self.terms) == 1
+            and self.terms[0][1] == 1
+            and not self.constant
+            and not isinstance(self.terms[0][0], Axis | Dynamic)
+        )
         return text[1:-1] if alone else text  # x//2 by itself needs no parentheses
 
     def __repr__(self) -> str:

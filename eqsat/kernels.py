@@ -111,7 +111,9 @@ class Pool:
             self._entity(saturated.class_of[stored], stored)
         known, defined = {e.class_id for e in self.entities}, set(self.region.definitions)
         for c, rows in self.classes.items():
-            renamed = any(r.head == "load" and r.data[0] in defined and not r.args for r in rows)  # a stored tensor under other axes
+            renamed = any(
+                r.head == "load" and r.data[0] in defined and not r.args for r in rows
+            )  # a stored tensor under other axes
             if c not in known and not renamed and any(r.head in ("reduce", "online") for r in rows):
                 axes = tuple(sorted(self.axes[c]))
                 shape = tuple(a.extent for a in axes)
@@ -268,7 +270,11 @@ class Pool:
             return 0.0
         volume = self._volume(self.axes[a] | self.axes[b])
         narrow = {d for x in (a, b) for r in self.classes[x] if r.head == "cast" for d in [self._dtype(r.args[0])]}
-        dtype = narrow.pop() if len(narrow) == 1 and all(any(r.head == "cast" for r in self.classes[x]) for x in (a, b)) else product_row.dtype
+        dtype = (
+            narrow.pop()
+            if len(narrow) == 1 and all(any(r.head == "cast" for r in self.classes[x]) for x in (a, b))
+            else product_row.dtype
+        )
         vector = self.device.vector_flops / 2
         return 2 * volume / self.device.contraction_flops(dtype) - 2 * volume / vector
 
@@ -413,7 +419,9 @@ class Pool:
 
     def _original(self, e: Entity) -> Candidate:
         """The definition as the user wrote it, one kernel, fused with nothing."""
-        needs = frozenset(x.number for x in self.entities if x.tensor in {t.tensor for t in e.tensor.term.walk() if t.head == "load"})
+        needs = frozenset(
+            x.number for x in self.entities if x.tensor in {t.tensor for t in e.tensor.term.walk() if t.head == "load"}
+        )
         return self._priced_candidate((e,), needs, (e.tensor.term,), frozenset())
 
     def _candidate(self, produces: tuple[Entity, ...], fragments: tuple[Fragment, ...]) -> Candidate:
@@ -472,7 +480,10 @@ class Pool:
             inside = [
                 (by_term[t], t)
                 for t in c.kernel.terms
-                if t in by_term and by_term[t] is not root and set(by_term[t].axes) <= set(root.axes) and t is not c.kernel.outputs[0].term
+                if t in by_term
+                and by_term[t] is not root
+                and set(by_term[t].axes) <= set(root.axes)
+                and t is not c.kernel.outputs[0].term
             ]
             inside = [(e, t) for e, t in inside if e.number not in c.needs]
             groups = [[x] for x in inside] + ([inside] if len(inside) > 1 else [])

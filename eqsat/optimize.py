@@ -18,7 +18,7 @@ from eqsat.kernels import Candidate, Pool
 from eqsat.notation import Kernel, Stored, Tensor, dimension_indices, load
 from eqsat.program import PlannedKernel, Program
 from eqsat.read import Call, Reading, read
-from eqsat.regions import Region, kept_steps, cut, local, retarget
+from eqsat.regions import Region, cut, kept_steps, local, retarget
 from eqsat.rule import TIERS, Rule, select
 from eqsat.schedule import schedules
 from eqsat.work import Work
@@ -199,7 +199,9 @@ class _Search:
     def _instance(self, plan: RegionPlan, region: Region) -> list[PlannedKernel]:
         """The plan's kernels bound to this region's tensors."""
         actual: dict[str, Tensor] = {}
-        for mine, theirs in zip((*plan.region.inputs, *plan.region.definitions), (*region.inputs, *region.definitions), strict=True):
+        for mine, theirs in zip(
+            (*plan.region.inputs, *plan.region.definitions), (*region.inputs, *region.definitions), strict=True
+        ):
             actual[mine.name] = theirs
         planned = []
         for c in plan.kernels:

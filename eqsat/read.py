@@ -157,6 +157,8 @@ class _Reader:
         outs = tuple(Out(v.shape, v.dtype) for v in equation.outputs)
         try:
             result = row.read(outs if row.results else outs[0], *operands, **equation.params)
+        except Opaque:
+            raise
         except TypeError as error:  # an operation that the tables do not have for this dtype
             raise Opaque(str(error)) from error
         except Exception as error:  # parameters of another JAX release

@@ -40,7 +40,15 @@ class Region:
         rows: list[Any] = [(t.shape, t.dtype, t in self.constant) for t in self.inputs]
         number.update((t, i) for i, t in enumerate(self.inputs))
         for definition in self.definitions:
-            rows.append((definition.shape, definition.dtype, definition.axes, _structure(definition.term, number), definition in self.outputs))
+            rows.append(
+                (
+                    definition.shape,
+                    definition.dtype,
+                    definition.axes,
+                    _structure(definition.term, number),
+                    definition in self.outputs,
+                )
+            )
             number[definition] = len(number)
         return tuple(rows)
 

@@ -237,7 +237,9 @@ class Rule:
         return text + (f"   if {' and '.join(g.text for g in e.guards)}" if e.guards else "")
 
 
-def rule(tier: str, *, phase: str = "structural", gives_up: str = "", name: str = "", **family: Any) -> Callable[[Callable[..., Equation]], Rule]:
+def rule(
+    tier: str, *, phase: str = "structural", gives_up: str = "", name: str = "", **family: Any
+) -> Callable[[Callable[..., Equation]], Rule]:
     """Decorator that makes a Rule of a function.
 
     Keyword arguments beyond the named ones are passed to the function: members of a family are made in a loop, each
@@ -252,7 +254,9 @@ def rule(tier: str, *, phase: str = "structural", gives_up: str = "", name: str 
         if tier not in TIERS or phase not in PHASES:
             raise ValueError(f"{where_}: tier in {TIERS} and phase in {PHASES} required, got {tier!r}, {phase!r}")
         if (tier == "exact") == bool(gives_up):
-            raise ValueError(f"{where_}: tier exact gives up nothing, any other says what in gives_up; got {gives_up!r} for {tier}")
+            raise ValueError(
+                f"{where_}: tier exact gives up nothing, any other says what in gives_up; got {gives_up!r} for {tier}"
+            )
         sorts = {p: _sort_of(function, p, where_) for p in inspect.signature(function).parameters if p not in family}
         equation = function(**{p: Pattern("variable", (), p, s) for p, s in sorts.items()}, **family)
         _check_bound(equation, where_)
@@ -265,7 +269,9 @@ def _sort_of(function: Callable[..., Any], parameter: str, where_: str) -> Sort:
     annotation = function.__annotations__.get(parameter)
     sort = function.__globals__.get(annotation, SORTS.get(annotation)) if isinstance(annotation, str) else annotation
     if not isinstance(sort, Sort):
-        raise ValueError(f"{where_}: parameter {parameter} needs a sort as annotation, got {annotation}; use one of {', '.join(SORTS)}")
+        raise ValueError(
+            f"{where_}: parameter {parameter} needs a sort as annotation, got {annotation}; use one of {', '.join(SORTS)}"
+        )
     return sort
 
 

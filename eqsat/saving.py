@@ -154,7 +154,7 @@ def _constants(program: Program) -> list[str]:
 def _run(program: Program, names: dict[Kernel, str], calls: dict[Call, str]) -> str:
     """The function `steps`, with a line for each, and `run`, compiled."""
     identifier = backend("jax").identifier
-    taken = set(names.values()) | {*calls.values(), "run", "steps", "jax", "jnp", "np", "lax", "CONSTANTS", "INPUTS"}
+    taken = {*names.values(), *calls.values(), "run", "steps", "CONSTANTS"}
     name_of: dict[Tensor, str] = {}
 
     def name(tensor: Tensor) -> str:

@@ -130,8 +130,26 @@ SCALARS: dict[str, ScalarOp] = {
         ScalarOp("quot", 2, "lax.div({0}, {1})", "({0} // {1})", weight=20.0, kinds=_INT),
         ScalarOp("rem", 2, "lax.rem({0}, {1})", "({0} % {1})", weight=20.0, kinds=_INT),
         ScalarOp("neg", 1, "(-{0})", "(-{0})"),
-        ScalarOp("max", 2, "jnp.maximum({0}, {1})", "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)", kinds=_ALL, commutative=True, associative=True, increasing=(0, 1)),
-        ScalarOp("min", 2, "jnp.minimum({0}, {1})", "tl.minimum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)", kinds=_ALL, commutative=True, associative=True, increasing=(0, 1)),
+        ScalarOp(
+            "max",
+            2,
+            "jnp.maximum({0}, {1})",
+            "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",
+            kinds=_ALL,
+            commutative=True,
+            associative=True,
+            increasing=(0, 1),
+        ),
+        ScalarOp(
+            "min",
+            2,
+            "jnp.minimum({0}, {1})",
+            "tl.minimum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",
+            kinds=_ALL,
+            commutative=True,
+            associative=True,
+            increasing=(0, 1),
+        ),
         _special("exp", "jnp.exp({0})", "tl.exp({0})", increasing=True),
         _special("exp2", "jnp.exp2({0})", "tl.exp2({0})", increasing=True),
         _special("expm1", "jnp.expm1({0})", "libdevice.expm1({0})", 4.0, increasing=True),
@@ -147,7 +165,15 @@ SCALARS: dict[str, ScalarOp] = {
         _special("erfc", "lax.erfc({0})", "libdevice.erfc({0})", 6.0),
         ScalarOp("pow", 2, "lax.pow({0}, {1})", "libdevice.pow({0}, {1})", "special", 6.0, _FLOAT),
         ScalarOp("abs", 1, "jnp.abs({0})", "tl.abs({0})"),
-        ScalarOp("sign", 1, "lax.sign({0})", "tl.where({0} > 0, 1.0, tl.where({0} < 0, -1.0, {0}))", weight=2.0, kinds=_FLOAT, increasing=(0,)),
+        ScalarOp(
+            "sign",
+            1,
+            "lax.sign({0})",
+            "tl.where({0} > 0, 1.0, tl.where({0} < 0, -1.0, {0}))",
+            weight=2.0,
+            kinds=_FLOAT,
+            increasing=(0,),
+        ),
         ScalarOp("floor", 1, "jnp.floor({0})", "tl.floor({0})", kinds=_FLOAT, increasing=(0,)),
         ScalarOp("ceil", 1, "jnp.ceil({0})", "tl.ceil({0})", kinds=_FLOAT, increasing=(0,)),
         ScalarOp("rint", 1, "jnp.rint({0})", "libdevice.rint({0})", kinds=_FLOAT, increasing=(0,)),
@@ -193,7 +219,8 @@ class Reduction:
         if self.name in ("sum", "or"):
             return False if kind == "bool" else 0.0 if kind == "float" else 0
         if self.name in ("prod", "and"):
-            return True if kind == "bool" else 1.0 if kind == "float" else 1 if self.name == "prod" else -1
+            all_ones = int(np.iinfo(dtype).max) if kind == "uint" else -1
+            return True if kind == "bool" else 1.0 if kind == "float" else 1 if self.name == "prod" else all_ones
         if kind == "float":
             return float("-inf") if self.name == "max" else float("inf")
         if kind == "bool":

@@ -98,7 +98,9 @@ def _contracting(work: Work) -> dict[Axis, list[Option]]:
         if axis in columns and axis.extent <= 256 and nested:
             options[axis] = [(max(SMALLEST_DOT, power_of_two(axis.extent)), "grid")]
         elif axis in rows | columns:
-            options[axis] = [(t, "grid") for t in _tiles(axis.extent, (16, 32, 64, 128) + ((256,) if axis in columns else ()))[-4:]]
+            options[axis] = [
+                (t, "grid") for t in _tiles(axis.extent, (16, 32, 64, 128) + ((256,) if axis in columns else ()))[-4:]
+            ]
         else:
             options[axis] = [(1, "grid")]
     for axis in work.bound_axes:
@@ -140,7 +142,9 @@ def _reducing(work: Work) -> dict[Axis, list[Option]]:
         if by_rows:
             near = last or (position == len(work.kernel.axes) - 2 and work.kernel.axes[-1] in work.follows)
             small = min(RESIDENT_LIMIT, max(power_of_two(a.extent) for a in work.bound_axes))
-            options[axis] = [(t, "grid") for t in ((1, 2, 4, 8, 16, 32) if near else (1,)) if t <= whole and (t == 1 or t * small <= 8192)]
+            options[axis] = [
+                (t, "grid") for t in ((1, 2, 4, 8, 16, 32) if near else (1,)) if t <= whole and (t == 1 or t * small <= 8192)
+            ]
         else:
             options[axis] = [(t, "grid") for t in ((32, 64, 128, 256) if last else (1,)) if t <= whole or t == 32]
     return options
@@ -153,13 +157,17 @@ def _pointwise(work: Work) -> dict[Axis, list[Option]]:
     options: dict[Axis, list[Option]] = {a: [(1, "grid")] for a in axes}
     last = axes[-1]
     transposed = {r for r in work.contiguous_axes if r != last and r in axes}
-    options[last] = [(t, "grid") for t in ((32, 64) if transposed else (128, 256, 512, 1024)) if t < 2 * power_of_two(last.extent)] or [
-        (power_of_two(last.extent), "grid")
-    ]
+    options[last] = [
+        (t, "grid") for t in ((32, 64) if transposed else (128, 256, 512, 1024)) if t < 2 * power_of_two(last.extent)
+    ] or [(power_of_two(last.extent), "grid")]
     if transposed:
         for axis in transposed:
-            options[axis] = [(t, "grid") for t in (32, 64) if t < 2 * power_of_two(axis.extent)] or [(power_of_two(axis.extent), "grid")]
+            options[axis] = [(t, "grid") for t in (32, 64) if t < 2 * power_of_two(axis.extent)] or [
+                (power_of_two(axis.extent), "grid")
+            ]
     elif len(axes) > 1:
         row = axes[-2]
-        options[row] = [(t, "grid") for t in (1, 2, 4, 8, 16, 32) if t <= power_of_two(row.extent) and t * options[last][-1][0] <= 4096]
+        options[row] = [
+            (t, "grid") for t in (1, 2, 4, 8, 16, 32) if t <= power_of_two(row.extent) and t * options[last][-1][0] <= 4096
+        ]
     return options

@@ -11,7 +11,6 @@ from eqsat.index import Axis, Index
 from eqsat.notation import Kernel, Tensor, Term
 from eqsat.scalars import DTYPES, SCALARS
 
-
 RESIDENT_K = 128  # a contracted axis up to this extent is held whole
 
 
@@ -108,7 +107,9 @@ class Work:
             for bound in self.bound_axes:
                 if bound.extent == axis.extent and axis not in found:
                     swap = {axis: Index.of(bound)}
-                    if any((t, tuple(i.substitute(swap) for i in ix)) in loads for t, ix in loads if any(axis in i.axes for i in ix)):
+                    if any(
+                        (t, tuple(i.substitute(swap) for i in ix)) in loads for t, ix in loads if any(axis in i.axes for i in ix)
+                    ):
                         found[axis] = bound
         return found
 
@@ -148,7 +149,10 @@ def contraction(t: Term) -> Contraction | None:
 
 def _operand_dtype(a: Term, b: Term) -> str:
     """The dtype that matrix hardware sees: the source of exact widening casts where both operands agree."""
-    sources = {x.args[0].dtype if x.head == "cast" and DTYPES[x.args[0].dtype].nbytes < DTYPES[x.dtype].nbytes else x.dtype for x in (a, b)}
+    sources = {
+        x.args[0].dtype if x.head == "cast" and DTYPES[x.args[0].dtype].nbytes < DTYPES[x.dtype].nbytes else x.dtype
+        for x in (a, b)
+    }
     return sources.pop() if len(sources) == 1 else a.dtype
 
 

@@ -1,7 +1,6 @@
 """Sums: linearity, factors that do not mention the axis, nested sums."""
 
-from eqsat.rule import Axis, Bool, DType, Float, absent, birewrite, cast, const, has_dtype, pack, rewrite, rule, sum_, where
-from eqsat.scalars import DTYPES
+from eqsat.rule import Axis, Float, absent, birewrite, pack, rewrite, rule, sum_
 
 
 @rule("reassociate", gives_up="the rounding of each product")

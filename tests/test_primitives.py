@@ -209,6 +209,22 @@ EXAMPLES: dict[str, list[Example]] = {
     "dynamic_update_slice": [
         (lambda x, u, i: lax.dynamic_update_slice(x, u, (i, 1)), (f32(5, 7), f32(2, 3), np.int32(i))) for i in (-3, 1, 9)
     ] + [(lambda x, u, i: lax.dynamic_update_slice(x, u * 2, (np.int8(0), i)), (f32(5, 7), f32(5, 1), np.int8(3)))],
+    "scatter": [
+        *((lambda x, v, i: x.at[i].set(v), (f32(5, 3), f32(3), np.int32(i))) for i in (2, -1, 7)),
+        (lambda x: x.at[1:3, 1].set(7.0), (f32(5, 3),)),
+        (lambda x, v, i, j: x.at[i, :, j].set(v, mode="clip"), (f32(5, 3, 4), f32(3), np.int32(-9), np.int32(9))),
+        (
+            jax.vmap(lambda x, v, i: lax.dynamic_update_slice(x, v, (i, 0))),
+            (f32(3, 6, 2), f32(3, 2, 2), np.array([-2, 3, 9], np.int32)),
+        ),
+        (jax.vmap(lambda x, v, i: x.at[i].set(v)), (f32(3, 6), f32(3), np.array([2, -1, 9], np.int32))),
+    ],
+    "scatter-add": [
+        (lambda x: x.at[1:3].add(x[:2]), (f32(5, 3),)),
+        (jax.grad(lambda x, i: (x[i] ** 2).sum()), (f32(5, 3), np.int32(3))),
+        (jax.vmap(lambda x, v, i: x.at[i].add(v)), (f32(3, 6), f32(3), np.array([2, -1, 9], np.int32))),
+        (jax.grad(lambda x, i: (jnp.take_along_axis(x, i, 1) ** 2).sum()), (f32(4, 5), ints(4, 1, low=0, high=5))),
+    ],
 }  # fmt: skip
 
 # Rows for primitives of other JAX releases: their operands, parameters and result.

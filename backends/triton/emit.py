@@ -35,6 +35,7 @@ from .text import bare, docstring, identifier, is_primary, literal, one_argument
 
 LINE = 118  # characters; a longer call is written with one argument a line
 INT32 = 1 << 31
+MIN_DEPTH_OF_BYTES = 32  # least extent of the summed axis in a product of 8-bit matrices
 
 Axes = tuple[Axis, ...]
 Guards = tuple[tuple[Index, int], ...]
@@ -294,7 +295,7 @@ class _Printer:
         if isinstance(s, Load):
             return self.call(target, "tl.load", self.load_arguments(s))
         if isinstance(s, Dot):
-            return self.call(target, "tl.dot", self.dot_arguments(s))
+            return self.dot(s, target)
         return self.line(target + bare(self.right_side(s)))
 
     def load_arguments(self, s: Load) -> list[str]:
@@ -375,20 +376,23 @@ class _Printer:
         self.helpers[name] = f"@triton.jit\ndef {name}(a, b):\n    return {expression}"
         return name
 
-    def dot_arguments(self, s: Dot) -> list[str]:
+    def dot(self, s: Dot, target: str) -> None:
         """The operands in the order that gives the result its axes, so that only operands are ever transposed."""
         left, right = (s.a, s.b) if s.out.axes[0] in s.a.axes else (s.b, s.a)
-        arguments = [
-            self.operand(left, (s.out.axes[0], s.axis)),
-            self.operand(right, (s.axis, s.out.axes[1])),
-        ]
-        if s.acc is not None:
-            arguments.append(self.operand(s.acc, s.out.axes))
+        operands = [self.operand(left, (s.out.axes[0], s.axis)), self.operand(right, (s.axis, s.out.axes[1]))]
+        acc = [] if s.acc is None else [self.operand(s.acc, s.out.axes)]
+        if DTYPES[s.a.dtype].nbytes == 1 and self.tile[s.axis].tile < MIN_DEPTH_OF_BYTES:
+            operands = [f"{primary(operand)}.to(tl.float16)" for operand in operands]  # holds every 8-bit number
+            if s.out.dtype == "int32":  # so few products add up exactly in float32
+                return self.line(
+                    f"{target}{' + '.join([*acc, f'tl.dot({bare(operands[0])}, {bare(operands[1])}).to(tl.int32)'])}"
+                )
+        options = []
         if s.a.dtype == "float32":
-            arguments.append('input_precision="ieee"')  # full float32 products, not TF32
+            options.append('input_precision="ieee"')  # full float32 products, not TF32
         if s.out.dtype not in ("float32", "int32"):
-            arguments.append(f"out_dtype=tl.{DTYPES[s.out.dtype].triton}")
-        return arguments
+            options.append(f"out_dtype=tl.{DTYPES[s.out.dtype].triton}")
+        self.call(target, "tl.dot", [*operands, *acc, *options])
 
     # --- loops ----------------------------------------------------------------------------------------------------
 

@@ -101,6 +101,8 @@ def _computed(op: str, x: Index, y: Index, dtype: str) -> Term | None:
         result = x - y
     elif op == "mul" and not (x.terms and y.terms):
         result = x * y.constant if not y.terms else y * x.constant
+    elif op in ("max", "min") and ((x - y).range[0] >= 0 or (x - y).range[1] <= 0):
+        result = x if ((x - y).range[0] >= 0) == (op == "max") else y
     elif op in ("quot", "rem") and not y.terms and y.constant > 0 and x.range[0] >= 0:
         result = x // y.constant if op == "quot" else x % y.constant
     return None if result is None else term_of(result, dtype)

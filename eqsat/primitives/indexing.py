@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from eqsat.index import Index
-from eqsat.notation import Term, cast, const, pos
-from eqsat.primitives.fold import index_of, scalar
+from eqsat.notation import Term, const, pos
+from eqsat.primitives.fold import converted, index_of, scalar
 from eqsat.primitives.table import Opaque, Out, View, choose, reads
 from eqsat.scalars import DTYPES, is_float
 
@@ -18,7 +18,11 @@ class Lookup:
     """Collects the computed indices of one load: each is an operand, held inside its range first."""
 
     def __init__(self) -> None:
-        self.operands: list[Term] = []
+        self._operands: list[Term] = []
+
+    @property
+    def operands(self) -> tuple[Term, ...]:
+        return tuple(self._operands)
 
     def index(self, value: Term, high: int) -> Index:
         """`value` clamped to 0 .. high; a position that lies there already is used as it is."""
@@ -27,8 +31,8 @@ class Lookup:
         known = index_of(value)
         if known is not None and 0 <= known.range[0] and known.range[1] <= high:
             return known
-        self.operands.append(clamped(value, high))
-        return Index.dynamic(len(self.operands) - 1, 0, high)
+        self._operands.append(clamped(value, high))
+        return Index.dynamic(len(self._operands) - 1, 0, high)
 
 
 def clamped(value: Term, high: int) -> Term:
@@ -70,7 +74,7 @@ def gather(
             place = place + lookup.index(starts[d], extent - int(size))
             tests += in_range(starts[d], extent - int(size))
         places.append(place)
-    element = x.loaded(places, tuple(lookup.operands))
+    element = x.loaded(places, lookup.operands)
     return choose(tests, element, fill_value(out.dtype, params.get("fill_value"))) if kind == "FILL_OR_DROP" else element
 
 
@@ -90,21 +94,62 @@ def dynamic_slice(out: Out, x: View, *starts: View, **_: Any) -> Term:
     lookup = Lookup()
     starts = starts[: len(x.shape)]
     places = [i + lookup.index(s.term, n - m) for i, s, n, m in zip(out.indices, starts, x.shape, out.shape, strict=True)]
-    return x.loaded(places, tuple(lookup.operands))
+    return x.loaded(places, lookup.operands)
 
 
 @reads("dynamic_update_slice", loads=(1,))
 def dynamic_update_slice(out: Out, x: View, update: View, *starts: View, **_: Any) -> Term:
     """The update where its (clamped) place is, the operand elsewhere."""
-    lookup, places, tests = Lookup(), [], []
+    window = Window()
     for i, start, n, m in zip(out.indices, starts, out.shape, update.shape, strict=True):
-        if n == m:
-            places.append(i)
+        window.dimension(i, start.term, n, m)
+    return window.choose(update.loaded(window.places, window.operands), x.term)
+
+
+class Window(Lookup):
+    """Where the element of an array lies in an update that covers a part of it: a place, and the tests that it lies there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places: list[Index] = []
+        self.tests: list[Term] = []
+
+    def dimension(self, index: Index, start: Term | None, extent: int, size: int) -> None:
+        """The update covers start .. start+size-1 of a dimension; its start is clamped so that it lies inside."""
+        first = const(0, "int32") if start is None else converted("int32", clamped(start, extent - size))
+        offset = scalar("sub", pos(index, "int32"), first)
+        if extent != size:
+            self.tests += in_range(offset, size - 1)
+        known = index_of(offset)
+        self.places.append(index if extent == size else self.index(offset, size - 1) if known is None else known)
+
+    def choose(self, inside: Term, outside: Term) -> Term:
+        return choose(self.tests, inside, outside)
+
+
+@reads("scatter", "scatter-add", loads=(2,))
+def scatter(out: Out, x: View, indices: View, updates: View, dimension_numbers: Any, mode: Any, **params: Any) -> Term:
+    """One update per element at most: its place is computed, as in dynamic_update_slice. Several would have to be summed."""
+    numbers = dimension_numbers
+    batch = dict(zip(map(int, numbers.scatter_indices_batching_dims), map(int, numbers.operand_batching_dims), strict=True))
+    if any(n != 1 and d not in batch for d, n in enumerate(indices.shape[:-1])):
+        raise Opaque("several updates may meet in one element")
+    adds = params.get("update_jaxpr") is not None
+    rows = [out.indices[batch[d]] if d in batch else Index() for d in range(len(indices.shape) - 1)]
+    starts = {int(d): indices.at([*rows, Index.of(k)]) for k, d in enumerate(numbers.scatter_dims_to_operand_dims)}
+    skipped = {int(d) for d in (*numbers.inserted_window_dims, *numbers.operand_batching_dims)}
+    sizes = iter(updates.shape[d] for d in numbers.update_window_dims)
+    window = Window()
+    for d, (i, n) in enumerate(zip(out.indices, out.shape, strict=True)):
+        if d in skipped and d not in starts:
             continue
-        first = clamped(start.term, n - m)
-        first = cast("int32", first) if DTYPES[first.dtype].nbytes < 4 else first
-        position = cast(first.dtype, pos(i, "int32"))
-        offset = scalar("sub", position, first)
-        tests += [scalar("ge", offset, const(0, offset.dtype)), scalar("lt", offset, const(m, offset.dtype))]
-        places.append(lookup.index(offset, m - 1))
-    return choose(tests, update.loaded(places, tuple(lookup.operands)), x.term)
+        size = 1 if d in skipped else next(sizes)
+        window.dimension(i, starts.get(d), n, size)
+        if d in starts and "CLIP" not in str(mode):  # an update that does not fit is dropped
+            window.tests += in_range(starts[d], n - size)
+        if d in skipped:
+            window.places.pop()
+    inner, outer = iter(window.places), iter(rows)
+    places = [next(inner) if d in numbers.update_window_dims else next(outer) for d in range(len(updates.shape))]
+    update = updates.loaded(places, window.operands)
+    return window.choose(scalar("add", x.term, update) if adds else update, x.term)
