@@ -344,8 +344,18 @@ class _Printer:
 
     def compute(self, s: Compute) -> str:
         axes = s.out.axes
+        if (axis := self.inside_test(s)) is not None:
+            return self.spread(self.plan.inside[axis], self.blocks((axis,), axes), axes)
         text = SCALARS[s.op].triton.format(*(self.operand(a, axes) for a in s.args))
         return self.fill(text, (a for arg in s.args for a in arg.axes), axes)
+
+    def inside_test(self, s: Compute) -> Axis | None:
+        """The axis whose named mask is what `s` computes."""
+        position, bound = (self.plan.definition.get(a) for a in s.args) if s.op == "lt" else (None, None)
+        if not isinstance(position, Position) or not isinstance(bound, Const):
+            return None
+        axis = _whole_axis(position.index, int(bound.value))
+        return axis if axis in self.guarded and s.out.axes == position.out.axes else None
 
     def cast(self, text: str, source: str, target: str) -> str:
         if source == target:
