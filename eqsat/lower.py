@@ -109,6 +109,7 @@ class _Lowering:
     def __init__(self, tiling: Tiling):
         self.tiling = tiling
         self.names = _Names(tiling.kernel, tiling)
+        self.starts: dict[Term, Value] = {}  # accumulators that the loop of a sum goes on with
         self.named: dict[Term, str] = {}  # names that say more than the operation does
         self.top = _Scope(term for _, term in tiling.outputs)
 
@@ -275,8 +276,8 @@ class _Lowering:
 
     def _fold(self, name: str, axis: Axis, body: Term, scope: _Scope, state: Value | None) -> Value:
         """Fold one tile of `body` into `state`."""
-        if name == "sum" and self.tiling.tile(axis) == 1 and self._continues(body):  # taps of a convolution: one accumulator
-            return self._fold(name, body.data[1], body.args[0], scope, state)
+        if name == "sum" and self.tiling.tile(axis) == 1 and self._continues(body, scope):
+            return self._continue(body, scope, state)
         pair = self.tiling.contraction(axis, body) if name == "sum" else None
         if pair is not None:
             a, b = (self.value(x, scope) for x in pair)
@@ -288,10 +289,20 @@ class _Lowering:
             return part
         return self._compute(scope, REDUCTIONS[name].combine, state, part, name=f"{_stem(state.name)}_next")
 
-    def _continues(self, body: Term) -> bool:
-        """True for a sum in one tile that rounds nothing, so that an enclosing sum may go on with its accumulator."""
-        exact = body.head == "reduce" and body.data[0] == "sum" and DTYPES[body.dtype].compute == body.dtype
-        return exact and body.data[1].extent > 1 and self.tiling.role(body.data[1]) != "loop"
+    def _continues(self, body: Term, scope: _Scope) -> bool:
+        """True for a sum that rounds nothing and serves nothing else: an enclosing sum may go on with its accumulator."""
+        if body.head != "reduce" or body.data[0] != "sum" or body.data[1].extent < 2:
+            return False
+        exact = DTYPES[body.dtype].compute == body.dtype and self.tiling.uses[body] == 1
+        return exact and scope.home(body) is scope and (body, "raw") not in scope.memo
+
+    def _continue(self, body: Term, scope: _Scope, state: Value | None) -> Value:
+        """All taps of a convolution add to one accumulator."""
+        if self.tiling.role(body.data[1]) != "loop":
+            return self._fold("sum", body.data[1], body.args[0], scope, state)
+        if state is not None:
+            self.starts[body] = state
+        return self.value(body, scope)
 
     def _fold_tile(self, name: str, axis: Axis, body: Term, scope: _Scope) -> Value:
         if self.tiling.tile(axis) == 1:
@@ -365,7 +376,9 @@ class _Lowering:
         assert outer is not None
         dtype, base = DTYPES[term.dtype].compute, _TOTALS.get(name, name)
         state = self._new("acc" if len(self.tiling.block(term.axes)) > 1 else base, dtype, term.axes)
-        init = self._const(outer, identity_of(name, dtype), dtype, term.axes, f"{state.name}_start")
+        init = self.starts.pop(term, None)
+        if init is None:
+            init = self._const(outer, identity_of(name, dtype), dtype, term.axes, f"{state.name}_start")
         passed = result(state)
         final = self._new(f"{state.name}_end", dtype, term.axes)
         outer.memo[term, "raw"] = final

@@ -6,6 +6,7 @@ out of its axis, what a term holds there, and which products are dots.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from math import inf, nan
@@ -75,8 +76,14 @@ class Tiling:
     def used(self) -> tuple[TileAxis, ...]:
         """The axes that the program needs: a reduction axis that was merged into an output axis is gone."""
         bound = {b for _, term in self.outputs for t in term.walk() if (b := t.bound) is not None}
-        needed = bound | {a for o in self.kernel.outputs for a in o.axes}
+        needed = bound | {a for o, _ in self.outputs for a in o.axes}
         return tuple(t for t in self.tiles.values() if t.axis in needed and t.axis.extent != 1)
+
+    @cached_property
+    def uses(self) -> Counter[Term]:
+        """How many terms have a term as operand; an output counts as one."""
+        terms = dict.fromkeys(t for _, term in self.outputs for t in term.walk())
+        return Counter([*(term for _, term in self.outputs), *(a for t in terms for a in t.args)])
 
     # --- padding ---
 

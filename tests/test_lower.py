@@ -53,9 +53,11 @@ def test_scalar_and_empty_outputs() -> None:
     kernel = Kernel("one", (stored("y", (1, 1), op("exp", at(a, 0, 2))),))
     assert check(kernel, schedule(kernel)).programs == 1
     (x0,) = axes_of(0)
-    kernel = Kernel("empty", (stored("y", (0,), op("exp", at(Tensor("e", (0,), F32), x0))),))
-    check(kernel, schedule(kernel))
-    check(kernel, schedule(kernel, x0="resident"))
+    empty = stored("y", (0,), op("exp", at(Tensor("e", (0,), F32), x0)))
+    for outputs in ((empty,), (empty, stored("z", (), reduce("sum", Axis("r0", 0), at(a, 0, 2)), []))):
+        kernel = Kernel("empty", outputs)
+        check(kernel, schedule(kernel))
+        check(kernel, schedule(kernel, x0="resident"))
 
 
 @pytest.mark.parametrize("dtype", [BF16, "float16", "float8_e4m3fn", "int8", "uint32", "int64", "float64"])
@@ -281,6 +283,7 @@ def test_convolution_is_a_dot_at_every_tap(channels: str) -> None:
     program = check(kernel, schedule(kernel, x0=1, r2="loop 1", r1="loop 1", r0=channels), tolerance=1e-4)
     (dot,) = statements(program, Dot)
     assert dot.a.dtype == BF16 and dot.acc is not None
+    assert not any(c.op == "add" and c.out.axes == dot.out.axes for c in statements(program, Compute)), "one accumulator"
     check(kernel, schedule(kernel, x0=2, x1=2, r2="loop 2", r1="resident", r0=channels), tolerance=1e-4)
 
 
@@ -376,8 +379,7 @@ def test_online_sums_at_special_values(weight: str) -> None:
 
 
 def test_axes_may_share_a_name() -> None:
-    (x0,), short, long = axes_of(3), Axis("r0", 5), Axis("r0", 13)
-    x = Tensor("x", (3, 13), F32)
+    (x0,), short, long, x = axes_of(3), Axis("r0", 5), Axis("r0", 13), Tensor("x", (3, 13), F32)
     term = op("div", reduce("sum", short, at(x, x0, short)), reduce("max", long, at(x, x0, long)))
     kernel = Kernel("alike", (stored("y", (3,), term),))
     for r0 in ("resident", "loop 4"):
@@ -403,8 +405,7 @@ def test_large_tensors_get_wide_offsets() -> None:
 
 def test_loads_stay_out_of_padding() -> None:
     (x0,), r, x = axes_of(3), Axis("r0", 20), Tensor("x", (3, 64), F32)
-    inside = reduce("sum", r, at(x, x0, Index.of(r) + 40))
-    crossing = reduce("sum", r, at(x, x0, Index.of(r) + 50))
+    inside, crossing = (reduce("sum", r, at(x, x0, Index.of(r) + start)) for start in (40, 50))
     kernel = Kernel("padding", (stored("y", (3,), op("add", inside, crossing)),))
     program = check(kernel, schedule(kernel, x0=1, r0=16))
     first, second = statements(program, Load)
@@ -487,7 +488,7 @@ def kernels(draw: st.DrawFn) -> Kernel:
 
 @st.composite
 def plans(draw: st.DrawFn, kernel: Kernel) -> Schedule:
-    ways = st.sampled_from(["resident", *(way for tile in (1, 2, 4, 16) for way in (f"{tile}", f"loop {tile}"))])
+    ways = st.sampled_from(["resident", *(way for tile in (1, 2, 4, 16, 32) for way in (f"{tile}", f"loop {tile}"))])
     tiles: dict[str, Any] = {axis: draw(ways) for axis in ("x0", "x1", "r0", "r1")}
     return schedule(kernel, swizzle=draw(st.integers(1, 2)), **tiles)
 
