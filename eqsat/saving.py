@@ -135,7 +135,8 @@ def _module(program: Program, names: dict[Kernel, str]) -> str:
     head += ["import jax", *(["import jax.export"] if calls else [])]
     head += ["import jax.numpy as jnp", "import numpy as np", "from jax import lax"]
     main = MAIN.format(_types(program))
-    parts = ["\n".join(head), *_constants(program), *exported, *kernels, _run(program, names, calls), main]
+    steps = _run(program, names, calls)
+    parts = ["\n".join(head), jax_backend.HELPERS, *_constants(program), *exported, *kernels, steps, main]
     return "\n\n\n".join(parts) + "\n"
 
 
@@ -172,10 +173,11 @@ def _run(program: Program, names: dict[Kernel, str], calls: dict[Call, str]) -> 
         results = [name(t) for t in step.outputs]
         only = "[0]" if len(results) == 1 else ""
         lines.append(f"    {', '.join(results)} = {function}({', '.join(operands)}){only}")
-    return "\n".join([*lines, f"    return [{', '.join(name(t) for t in program.outputs)}]", "", "", COMPILED])
+    lines.append(f"    return [{', '.join(map(name, program.outputs))}]")
+    return "\n".join([*lines, "", "", COMPILED])
 
 
-COMPILED = f"""# XLA would drop casts to a narrow float and back. Inside another jit, call `steps`: options are for the outermost only.
+COMPILED = f"""# XLA would drop casts to a narrow float and back. Inside another jit call `steps`, which takes no options.
 run = jax.jit(steps, compiler_options={KEEP_ROUNDINGS})"""
 
 EXPORTED = """def _exported(text):

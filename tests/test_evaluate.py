@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eqsat import numpy_lax
+from eqsat.backends.jax import emit_module
 from eqsat.evaluate import evaluate
 from eqsat.index import Axis, Index, Quotient, Remainder
-from eqsat.notation import Stored, Tensor, cast, const, const_value, load, online, pos, reduce, scalar
+from eqsat.notation import Kernel, Stored, Tensor, cast, const, const_value, load, online, pos, reduce, scalar
 from eqsat.scalars import REDUCTIONS, SCALARS
 
 I = Index.of  # noqa: E741
@@ -84,6 +85,16 @@ def check(term, axes, tensors, xp=jnp, tolerance=1e-5):
     assert got.shape == want.shape and got.dtype == jnp.dtype(term.dtype)
     np.testing.assert_allclose(np.asarray(got, np.float64), want, rtol=tolerance, atol=tolerance)
     np.testing.assert_allclose(evaluate(term, axes, arrays, widen=True), want, rtol=1e-10, atol=1e-10)
+    if xp is jnp:
+        np.testing.assert_array_equal(printed(term, axes, arrays), got)
+
+
+def printed(term, axes, arrays):
+    """The result of the function that the term is printed as."""
+    kernel = Kernel("kernel", (Stored("out", tuple(a.extent for a in axes), term.dtype, term, axes),))
+    scope = {}
+    exec(emit_module([kernel]), scope)
+    return scope["kernel"](*(arrays[t] for t in kernel.inputs))[0]
 
 
 def mul(*terms):

@@ -18,7 +18,13 @@ from eqsat.program import named_formula, wrapped
 from eqsat.scalars import SCALARS
 
 WIDTH = 70  # of an expression that is written inside another
-RESERVED = {"jax", "jnp", "lax", "np", "float"}
+RESERVED = {"jax", "jnp", "lax", "np", "float", "dot"}
+SHORT = {"dot": "dot({0}, {1}, {2}, {3})"}  # spelled by a function of HELPERS
+
+IMPORTS = "import jax.numpy as jnp\nfrom jax import lax  # noqa: F401"
+HELPERS = """def dot(a, b, dimensions, dtype):
+    \"\"\"Matrix product in full precision; dimensions: ((summed of a, of b), (shared by a, by b)).\"\"\"
+    return lax.dot_general(a, b, dimensions, precision="highest", preferred_element_type=dtype)"""
 
 
 @dataclass(eq=False)
@@ -39,7 +45,7 @@ class Lines(Arrays):
         self.lines: list[Name] = []
 
     def apply(self, name: str, *operands: Any) -> Name:
-        template = OPERATIONS[name] if name in OPERATIONS else SCALARS[name].jax
+        template = SHORT.get(name) or OPERATIONS.get(name) or SCALARS[name].jax
         line = Name(template, operands)
         for operand in operands:
             if isinstance(operand, Name):
@@ -70,10 +76,7 @@ def emit_kernel(kernel: Kernel, name: str = "") -> str:
 def emit_module(kernels: Iterable[Kernel]) -> str:
     """A module of functions, one for each kernel, that needs only JAX."""
     functions = "\n\n\n".join(emit_kernel(k) for k in kernels)
-    return f"{IMPORTS}\n\n\n{functions}\n"
-
-
-IMPORTS = "import jax.numpy as jnp\nfrom jax import lax  # noqa: F401"
+    return f"{IMPORTS}\n\n\n{HELPERS}\n\n\n{functions}\n"
 
 
 def identifier(name: str, taken: Iterable[str]) -> str:
