@@ -53,7 +53,7 @@ DEVICES: dict[str, Device] = {
     for d in [
         Device("a100", 80, 108, 2.039e12, 5.4e12, 40 * _MB, 163 * _KB, 164 * _KB, 19.5e12, 9.7e12, 2.4e12,
                _tensor(312, int8=624), 2.7e-6, "NVIDIA A100 80GB SXM datasheet; Ampere whitepaper"),
-        Device("h100", 90, 132, 3.35e12, 6.9e12, 50 * _MB, 227 * _KB, 228 * _KB, 66.9e12, 33.5e12, 4.2e12,
+        Device("h100", 90, 132, 3.35e12, 8.5e12, 50 * _MB, 227 * _KB, 228 * _KB, 66.9e12, 33.5e12, 4.2e12,
                _tensor(989.4, 1978.9, 1978.9), 2.5e-6, "NVIDIA H100 SXM datasheet; Hopper whitepaper"),
         Device("h200", 90, 132, 4.8e12, 9.7e12, 50 * _MB, 227 * _KB, 228 * _KB, 66.9e12, 33.5e12, 4.2e12,
                _tensor(989.4, 1978.9, 1978.9), 2.5e-6, "NVIDIA H200 datasheet; Hopper whitepaper"),

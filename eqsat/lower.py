@@ -16,7 +16,7 @@ from functools import cached_property
 import ml_dtypes  # noqa: F401  registers bfloat16 and float8 with NumPy
 import numpy as np
 
-from eqsat.index import Axis, Index
+from eqsat.index import Axis, Index, flatten
 from eqsat.notation import Kernel, Stored, Term, const, const_value, dimension_indices, reduce, scalar
 from eqsat.scalars import DTYPES, REDUCTIONS, SCALARS
 from eqsat.schedule import Schedule
@@ -110,6 +110,7 @@ class _Lowering:
         self.tiling = tiling
         self.names = _Names(tiling.kernel, tiling)
         self.starts: dict[Term, Value] = {}  # accumulators that the loop of a sum goes on with
+        self.in_memory_order: set[Term] = set()  # loads that only matrix instructions read
         self.named: dict[Term, str] = {}  # names that say more than the operation does
         self.top = _Scope(term for _, term in tiling.outputs)
 
@@ -241,6 +242,8 @@ class _Lowering:
         operands = tuple(self._address(self.value(a, scope), scope) for a in term.args)
         tensor = term.tensor
         out = self._new(f"{tensor.name}_tile", tensor.dtype, term.axes)
+        if term in self.in_memory_order:
+            out = Value(out.name, out.dtype, _in_memory_order(out.axes, term))
         other = False if tensor.dtype == "bool" else 0.0 if DTYPES[tensor.dtype].kind == "float" else 0
         guards = self.tiling.guards(term)
         scope.body.append(Load(out, tensor, term.indices, operands, guards, other, tensor.size >= WIDE))
@@ -280,6 +283,7 @@ class _Lowering:
             return self._continue(body, scope, state)
         pair = self.tiling.contraction(axis, body) if name == "sum" else None
         if pair is not None:
+            self.in_memory_order |= {x for x in pair if x.head == "load" and self.tiling.uses[x] == 1}
             a, b = (self.value(x, scope) for x in pair)
             out = self._new("dot", body.dtype, {*a.axes, *b.axes} - {axis})
             scope.body.append(Dot(out, a, b, axis, state))
@@ -387,6 +391,13 @@ class _Lowering:
 
 _TOTALS = {"sum": "total", "prod": "total", "max": "m", "min": "m", "or": "some", "and": "every"}
 _SHORT = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64", "int32": "i32", "int64": "i64"}
+
+
+def _in_memory_order(axes: tuple[Axis, ...], term: Term) -> tuple[Axis, ...]:
+    """The axes of a block, that of the largest steps in memory first: what matrix instructions read best."""
+    offset = flatten(term.indices, term.tensor.shape)
+    step = {atom: abs(c) for atom, c in offset.terms if isinstance(atom, Axis)}
+    return tuple(sorted(axes, key=lambda a: -step.get(a, 0)))
 
 
 def _held(reduction: Term, which: str) -> Term:

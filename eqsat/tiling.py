@@ -206,10 +206,13 @@ class Tiling:
         s, v = term.args
         axis, weight = term.data
         s, wide = _widened(s), _widened(v)
+        maximum = reduce("max", axis, s)
         if self.role(axis) == "loop" and axis in s.axes:
-            return cast(term.dtype, Term("online", (s, wide), (axis, weight), wide.dtype))
-        p = weights(s, reduce("max", axis, s), weight, wide)
-        return cast(term.dtype, reduce("sum", axis, p))
+            total = Term("online", (s, wide), (axis, weight), wide.dtype)
+        else:
+            total = reduce("sum", axis, weights(s, maximum, weight, wide))
+        nothing = scalar("eq", maximum, const(-inf, maximum.dtype))  # -inf - -inf is NaN in every weight
+        return cast(term.dtype, scalar("where", nothing, const(nan, total.dtype), total))
 
     # --- structure ---
 

@@ -79,7 +79,7 @@ class Meaning:
             case "online":
                 s, v = args
                 m = self.fold("maximum", term.data[0], s)
-                return self.fold("add", term.data[0], np.exp(s - np.where(m == -np.inf, 0, m)) * v)
+                return self.fold("add", term.data[0], np.exp(s - m) * v)
         return np.asarray(OPERATIONS[term.head](*args))
 
     def fold(self, name: str, axis: Axis, array: Array) -> Array:
