@@ -71,7 +71,7 @@ def min_with_infinity(a: Float):
 @rule("exact", phase="normalise")
 def negation_twice(a: Float):
     """-(-a) = a: only the sign bit changes, twice."""
-    return rewrite(-(-a), a)
+    return rewrite(op("neg", -a), a)
 
 
 @rule("exact", phase="normalise")

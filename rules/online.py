@@ -4,21 +4,21 @@ g(x, r) = exp(x - r) satisfies g(x, r) = exp(r' - r) * g(x, r'), so a running ma
 (Milakov and Gimelshein, 2018; FlashAttention, 2022).
 """
 
-from eqsat.rule import Axis, Float, absent, cast, const, exp, max_, online, pack, rewrite, rule, sum_
+from eqsat.rule import Axis, DType, Float, absent, cast, const, exp, has_dtype, max_, online, pack, rewrite, rule, sum_
 
 _LOSS = "the order of the sum and one rounding per rescaling"
 
 
 @rule("reassociate", gives_up=_LOSS)
-def weighted_softmax_sum(s: Float, v: Float, k: Axis):
+def weighted_softmax_sum(s: Float, v: Float, k: Axis, d: DType):
     """The sum of exp(s - max s)*v in one pass."""
-    return rewrite(sum_(k, exp(s - max_(k, s)) * v), online(k, s, v, "float32"))
+    return rewrite(sum_(k, exp(s - max_(k, s)) * v), online(k, s, v, d), has_dtype(s, d))
 
 
 @rule("reassociate", gives_up=_LOSS)
-def softmax_sum(s: Float, k: Axis):
+def softmax_sum(s: Float, k: Axis, d: DType):
     """The sum of exp(s - max s) in one pass."""
-    return rewrite(sum_(k, exp(s - max_(k, s))), online(k, s, const(1.0, s), "float32"))
+    return rewrite(sum_(k, exp(s - max_(k, s))), online(k, s, const(1.0, s), d), has_dtype(s, d))
 
 
 def _narrow(dtype: str):  # type: ignore[no-untyped-def]
@@ -40,6 +40,7 @@ def _divide_after(dtype: str):  # type: ignore[no-untyped-def]
             sum_(k, cast("float32", cast(narrow, weights / d)) * v),
             sum_(k, cast("float32", cast(narrow, weights)) * v) / d,
             absent(k, d),
+            has_dtype(s, "float32"),
         )
 
     return divide_softmax_after_product
