@@ -62,6 +62,8 @@ def _over_digits(run: Evaluator, term: Term, axes: tuple[Axis, ...], breaks: dic
     spread = tuple(d for a in axes for d in digits.get(a, (a,)))
     run.place |= {a: n for n, a in enumerate(spread)}
     array = run.over(term, spread)
+    if product_rounds(term):
+        array = run.ops.apply("rounded", array)
     return run.ops.apply("reshape", array, shape_of(axes)) if digits else array
 
 
@@ -125,7 +127,14 @@ class Evaluator:
                 return self.fold(term.data[0], self.values[term.args[0]], (term.data[1],), term.dtype)
             case "online":
                 return self._online(term)
-        return self.scalar(term.head, *(self.values[a] for a in term.args))
+        return self.scalar(term.head, *(self._operand(a, term) for a in term.args))
+
+    def _operand(self, arg: Term, user: Term) -> Value:
+        """A value; a product that is added or subtracted is rounded first, which compilers do not do by themselves."""
+        value = self.values[arg]
+        if product_rounds(arg) and user.head in ("add", "sub"):
+            return Value(self.ops.apply("rounded", value.array), value.axes)
+        return value
 
     # --- elementwise ---------------------------------------------------------------------------------------------
 
@@ -300,6 +309,11 @@ def sum_of_product(term: Term) -> tuple[tuple[Axis, ...], tuple[Term, ...]]:
         axes.append(term.data[1])
         term = term.args[0]
     return tuple(axes), product(term)
+
+
+def product_rounds(term: Term) -> bool:
+    """True for a product whose rounding a fused multiply-add would leave out."""
+    return term.head == "mul" and term.dtype in ("float32", "float64")
 
 
 def product(term: Term) -> tuple[Term, ...]:

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 Array = Any
 
-KEEP_ROUNDINGS = {"xla_allow_excess_precision": False}  # XLA drops casts to a narrow float and back by default
+# By default XLA drops casts to a narrow float and back, and simplifies as if numbers were real: log(exp(x)), (x * 3) / 3.
+KEEP_ROUNDINGS = {"xla_allow_excess_precision": False, "xla_disable_hlo_passes": "algsimp"}
 
 
 @dataclass(frozen=True, eq=False)

@@ -177,7 +177,7 @@ def _run(program: Program, names: dict[Kernel, str], calls: dict[Call, str]) -> 
     return "\n".join([*lines, "", "", COMPILED])
 
 
-COMPILED = f"""# XLA would drop casts to a narrow float and back. Inside another jit call `steps`, which takes no options.
+COMPILED = f"""# XLA would change bits, as in log(exp(x)). Inside another jit call `steps`: options are for the outermost.
 run = jax.jit(steps, compiler_options={KEEP_ROUNDINGS})"""
 
 EXPORTED = """def _exported(text):

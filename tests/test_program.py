@@ -177,6 +177,30 @@ def test_the_report_fits_the_page_and_says_what_changed(compiled):
     assert text == compiled.report()
 
 
+F32, INF = jnp.float32, float("inf")
+BITS = {
+    "log of exp": (lambda x: jnp.log(jnp.exp(x)), jnp.asarray([89, -104], F32), [INF, -INF]),
+    "times and by": (lambda x: (x * 3) / 3, jnp.asarray([2e38], F32), [INF]),
+    "divided twice": (
+        lambda x: (x / 1e30) / 1e30,
+        jnp.asarray([1e38], F32),
+        [np.float32(1e38) / np.float32(1e30) / np.float32(1e30)],
+    ),
+    "there and back": (lambda x: x.astype(jnp.bfloat16).astype(F32), jnp.asarray([np.pi], F32), [3.140625]),
+    "a scale through the maximum": (lambda x: jax.nn.softmax(x * 1e10), jnp.asarray([0.3, -0.2, 0.7], F32), [0, 0, 1]),
+    "a square that wraps": (lambda b: jnp.where(b * b < 0, abs(b * b), b * b), jnp.asarray([12, 15], jnp.int8), [112, 31]),
+    "narrow ones": (lambda x: x.sum(), jnp.ones(70000, jnp.bfloat16), 70144),
+}
+
+
+@pytest.mark.parametrize("case", BITS)
+def test_compiling_changes_no_bits(case):
+    """Each of these but the last differs under a plain `jax.jit`."""
+    fn, x, want = BITS[case]
+    program = program_of(fn, x, numerics="exact")
+    np.testing.assert_array_equal(np.asarray(program(x), np.float64), want)
+
+
 # --- saving -------------------------------------------------------------------------------------------------------
 
 RUN_SAVED = """

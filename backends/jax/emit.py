@@ -18,13 +18,18 @@ from eqsat.program import named_formula, wrapped
 from eqsat.scalars import SCALARS
 
 WIDTH = 70  # of an expression that is written inside another
-RESERVED = {"jax", "jnp", "lax", "np", "float", "dot"}
-SHORT = {"dot": "dot({0}, {1}, {2}, {3})"}  # spelled by a function of HELPERS
+RESERVED = {"jax", "jnp", "lax", "np", "float", "dot", "rounded"}
+SHORT = {"dot": "dot({0}, {1}, {2}, {3})", "rounded": "rounded({0})"}  # functions of HELPERS
 
 IMPORTS = "import jax.numpy as jnp\nfrom jax import lax  # noqa: F401"
 HELPERS = """def dot(a, b, dimensions, dtype):
     \"\"\"Matrix product in full precision; dimensions: ((summed of a, of b), (shared by a, by b)).\"\"\"
-    return lax.dot_general(a, b, dimensions, precision="highest", preferred_element_type=dtype)"""
+    return lax.dot_general(a, b, dimensions, precision="highest", preferred_element_type=dtype)
+
+
+def rounded(x):
+    \"\"\"x itself; the comparison keeps compilers from computing a product inside a fused multiply-add.\"\"\"
+    return jnp.where(x != x, jnp.nan, x)"""
 
 
 @dataclass(eq=False)
