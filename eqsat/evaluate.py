@@ -230,7 +230,8 @@ class Evaluator:
         key = (term.args[0], axis)
         if key not in self.exponentials:
             top = self.fold("max", score, (axis,), kind)
-            self.exponentials[key] = self.scalar("exp", self.scalar("sub", score, top))
+            exact = Value(self.ops.apply("rounded", score.array), score.axes) if product_rounds(term.args[0]) else score
+            self.exponentials[key] = self.scalar("exp", self.scalar("sub", exact, top))
         weights = self.exponentials[key]
         weights = self.cast(self.cast(weights, kind, weight), weight, term.dtype)
         factors = [f for f in product(term.args[1]) if f.head != "const" or const_value(f) != 1]
