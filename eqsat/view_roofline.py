@@ -1,0 +1,193 @@
+"""The roofline plot: operations per second over operations per byte, log-log, each kernel a dot before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil, floor, log10, sqrt
+from typing import TYPE_CHECKING, Any
+
+from eqsat.report import nbytes, operations, time
+from eqsat.view_markup import Markup, el
+from eqsat.view_model import BOUNDS, Picture, Point
+
+if TYPE_CHECKING:
+    from eqsat.program import Program
+
+WIDTH, HEIGHT = 860.0, 430.0
+LEFT, RIGHT, TOP, BOTTOM = 74.0, 18.0, 18.0, 50.0
+NEGLIGIBLE = 0.002  # share of the time below which a kernel has no dot
+PREFIXES = {0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P"}
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A logarithmic axis from 10**low to 10**high, drawn from `start` to `end`."""
+
+    low: int
+    high: int
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        return self.start + (log10(value) - self.low) / (self.high - self.low) * (self.end - self.start)
+
+    @property
+    def ticks(self) -> range:
+        return range(self.low, self.high + 1)
+
+
+def drawable(points: Sequence[Point]) -> list[Point]:
+    """Those that do arithmetic, since the others have no place on a logarithmic axis, and take a visible part of the time."""
+    least = NEGLIGIBLE * sum(p.seconds * p.count for p in points)
+    return [p for p in points if p.flops > 0 and p.nbytes > 0 and p.seconds > 0 and p.seconds * p.count >= least]
+
+
+def ceilings(picture: Picture) -> list[tuple[str, float]]:
+    """The peak rates of the units that the kernels use, with the float32 units, which every device has."""
+    found = {"float32 units": picture.card.vector_flops}
+    for p in (*picture.before, *picture.after):
+        if p.dtype and p.rate != picture.card.vector_flops:
+            found.setdefault(f"{p.dtype} {'units' if p.dtype == 'float64' else 'tensor cores'}", p.rate)
+    return sorted(found.items(), key=lambda item: item[1])
+
+
+def _limits(picture: Picture) -> tuple[tuple[int, int], tuple[int, int]]:
+    points = [*drawable(picture.before), *drawable(picture.after)]
+    tops = [rate for _, rate in ceilings(picture)]
+    ridge = max(tops) / picture.card.dram_bytes_per_second
+    xs = [p.intensity for p in points] + [ridge * 2, 0.2]
+    ys = [p.flops / p.seconds for p in points] + [*tops, min(tops) / 50]
+    return _decades(xs), _decades(ys)
+
+
+def _decades(values: Sequence[float]) -> tuple[int, int]:
+    return floor(log10(min(values))), max(ceil(log10(max(values) * 1.5)), floor(log10(min(values))) + 1)
+
+
+def roofline_svg(picture: Picture) -> Markup:
+    """The plot; every dot has its facts as a title."""
+    (x_low, x_high), (y_low, y_high) = _limits(picture)
+    x, y = Axis(x_low, x_high, LEFT, WIDTH - RIGHT), Axis(y_low, y_high, HEIGHT - BOTTOM, TOP)
+    frame = el("rect", x=LEFT, y=TOP, width=WIDTH - RIGHT - LEFT, height=HEIGHT - BOTTOM - TOP, class_="frame")
+    total = {id(points): sum(p.seconds * p.count for p in points) or 1.0 for points in (picture.before, picture.after)}
+    parts = [frame, *_grid(x, y), *_roofs(picture, x, y)]
+    parts += [_dot(p, x, y, total[id(picture.before)], "before") for p in _largest_first(picture.before)]
+    numbers = {id(p): n for n, p in enumerate(picture.after, 1)}
+    for p in _largest_first(picture.after):
+        parts.append(_dot(p, x, y, total[id(picture.after)], "after", numbers[id(p)]))
+    return el(
+        "svg", *parts, viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="img", class_="roofline", xmlns="http://www.w3.org/2000/svg",
+        aria_label=f"Roofline of {picture.card.name}: {len(picture.before)} kinds of kernels before, {len(picture.after)} after",
+    )  # fmt: skip
+
+
+def _largest_first(points: Sequence[Point]) -> list[Point]:
+    return sorted(drawable(points), key=lambda p: -p.seconds * p.count)
+
+
+def _grid(x: Axis, y: Axis) -> Iterator[Markup]:
+    bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
+    for power in x.ticks:
+        at = x(10.0**power)
+        yield el("line", x1=at, x2=at, y1=TOP, y2=bottom, class_="grid")
+        yield el("text", _power(power), x=at, y=bottom + 18, text_anchor="middle")
+    for power in y.ticks:
+        at = y(10.0**power)
+        yield el("line", x1=LEFT, x2=right, y1=at, y2=at, class_="grid")
+        yield el("text", _power(power), x=LEFT - 8, y=at + 4, text_anchor="end")
+    yield el(
+        "text", "operations per byte of memory traffic", x=(LEFT + right) / 2, y=HEIGHT - 10, text_anchor="middle", class_="axis"
+    )
+    middle = (TOP + bottom) / 2
+    turned = f"rotate(-90 16 {middle:g})"
+    yield el("text", "operations per second", x=16, y=middle, text_anchor="middle", transform=turned, class_="axis")
+
+
+def _power(power: int) -> str:
+    """A power of ten with a prefix: 100 G."""
+    if power < 0:
+        return f"{10.0**power:g}"
+    step = min(power // 3 * 3, max(PREFIXES))
+    return f"{10 ** (power - step):,} {PREFIXES[step]}".strip()
+
+
+def _roofs(picture: Picture, x: Axis, y: Axis) -> Iterator[Markup]:
+    """The slope of memory up to the highest ceiling, and each ceiling from where it meets the slope."""
+    speed, tops = picture.card.dram_bytes_per_second, ceilings(picture)
+    start = max(10.0**x.low, 10.0**y.low / speed)
+    ends = (start, start * speed), (tops[-1][1] / speed, tops[-1][1])
+    yield el("path", d=f"M{x(ends[0][0]):.1f},{y(ends[0][1]):.1f} L{x(ends[1][0]):.1f},{y(ends[1][1]):.1f}", class_="roof")
+    steep = (x(10) - x(1), y(1) - y(10))
+    where = sqrt(start * ends[1][0])
+    at, angle = (x(where), y(where * speed)), -_degrees(*steep)
+    label = f"device memory, {nbytes(speed)}/s"
+    turned = f"rotate({angle:.1f} {at[0]:.1f} {at[1]:.1f})"
+    yield el("text", label, x=at[0], y=at[1] - 7, text_anchor="middle", transform=turned, class_="ceiling")
+    for name, rate in tops:
+        yield el("path", d=f"M{x(rate / speed):.1f},{y(rate):.1f} L{x.end:.1f},{y(rate):.1f}", class_="roof")
+        label = f"{name}, {operations(rate)}/s"
+        yield el("text", label, x=x.end - 6, y=y(rate) - 6, text_anchor="end", class_="ceiling")
+
+
+def _degrees(across: float, up: float) -> float:
+    from math import atan2, degrees
+
+    return degrees(atan2(up, across))
+
+
+def _dot(p: Point, x: Axis, y: Axis, total: float, when: str, number: int = 0) -> Markup:
+    at = {"cx": x(p.intensity), "cy": y(p.flops / p.seconds)}
+    radius = 4.0 + 10.0 * sqrt(p.seconds * p.count / total)
+    class_ = f"dot {when} on-{p.bound or 'nothing'}"
+    parts = [el("title", f"{when}: {facts(p)}"), el("circle", **at, r=radius)]
+    if number and radius >= 6.5:
+        parts.append(el("text", str(number), x=at["cx"], y=at["cy"] + 4, text_anchor="middle"))
+    dot = el("g", *parts, class_=class_)
+    return el("a", dot, href=f"#kernel-{number}", class_="open") if number else dot
+
+
+def facts(p: Point) -> str:
+    """A dot in words."""
+    count = f", {p.count} launches" if p.count > 1 else ""
+    work = f"{operations(p.flops)}, {nbytes(p.nbytes)}, {p.intensity:.3g} operations a byte"
+    return f"{p.name}: {time(p.seconds)}{count}; {work}; bound by {BOUNDS.get(p.bound, p.bound)}"
+
+
+# --- for papers --------------------------------------------------------------------------------------------------
+
+
+def roofline_figure(program: Program) -> Any:
+    """The same plot as a `matplotlib.figure.Figure`. Raises ImportError where matplotlib is not installed."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("roofline_figure: matplotlib required, found none; pip install matplotlib") from error
+    picture = Picture(program)
+    figure = Figure(figsize=(6.4, 3.8), layout="constrained")
+    plot = figure.add_subplot(xscale="log", yscale="log")
+    _plot_roofs(plot, picture)
+    for when, points, style in (
+        ("before", picture.before, {"facecolors": "none", "edgecolors": "0.45"}),
+        ("after", picture.after, {"facecolors": "tab:blue", "edgecolors": "white", "zorder": 3}),
+    ):
+        shown = drawable(points)
+        total = sum(p.seconds * p.count for p in points) or 1.0
+        sizes = [20 + 300 * p.seconds * p.count / total for p in shown]
+        plot.scatter([p.intensity for p in shown], [p.flops / p.seconds for p in shown], sizes, label=when, **style)
+    plot.set(
+        xlabel="operations per byte", ylabel="operations per second", title=f"{program.name} on {program.target} (predicted)"
+    )
+    plot.legend(loc="lower right")
+    return figure
+
+
+def _plot_roofs(plot: Any, picture: Picture) -> None:
+    (x_low, x_high), (y_low, y_high) = _limits(picture)
+    tops, speed = ceilings(picture), picture.card.dram_bytes_per_second
+    start = 10.0**x_low
+    plot.plot([start, tops[-1][1] / speed], [start * speed, tops[-1][1]], color="0.2", linewidth=1)
+    for name, rate in tops:
+        plot.plot([rate / speed, 10.0**x_high], [rate, rate], color="0.2", linewidth=1)
+        plot.annotate(name, (10.0**x_high, rate), (-4, 3), textcoords="offset points", ha="right", fontsize=8)
+    plot.set(xlim=(start, 10.0**x_high), ylim=(10.0**y_low, 10.0**y_high))
