@@ -1,8 +1,8 @@
 """The cost of a kernel: a roofline over its schedules.
 
-A kernel's work (`eqsat.work`) says how many operations each unit does, and over which axes. A schedule turns axes into padded extents and tile counts, and the time is
-the launch plus the largest of the unit times (a tenth of the others is added, since overlap is never perfect).
-All schedules of a kernel are priced at once, as NumPy vectors.
+A kernel's work (`eqsat.work`) says how many operations each unit does, and over which axes. A schedule turns axes into
+padded extents and tile counts. The time is the launch plus the largest of the unit times; a tenth of the others is
+added, since overlap is never perfect. All schedules of a kernel are priced at once, as NumPy vectors.
 """
 
 from __future__ import annotations
@@ -174,11 +174,17 @@ class _Pricing:
             else:
                 largest = np.maximum(largest, block)
                 widest += t.head in SCALARS and len(t.args) > 1 and t.axes >= outputs
-        operand = 0.0 * self.one
+        operand, scalar_dots = 0.0 * self.one, False
         for c in self.work.contractions:
             width = DTYPES[c.dtype].nbytes
             operand = operand + (self.block(c.rows | {c.k}) + self.block(c.columns | {c.k})) * width
+            scalar_dots |= c.dtype not in self.device.tensor_flops
         # beside an accumulator a short epilogue is computed in pieces, a long one keeps whole blocks
         copies = 2.0 if not self.work.contractions else 1.0 if widest > 3 else 0.5
+        registers = accumulators + copies * largest
+        if self.device.compute_capability < 90:  # operands pass through registers
+            registers = registers + operand
         limit = np.minimum(self.warps * 32 * 224 * 4, REGISTER_NBYTES * 0.9)
-        return (accumulators + copies * largest <= limit) & (operand * self.stages <= self.device.shared_nbytes * 0.95)
+        if scalar_dots:  # unrolled multiply-adds: more than 64 accumulators a thread spill
+            limit = np.minimum(limit, self.warps * 32 * (64 + 32) * 4)
+        return (registers <= limit) & (operand * self.stages <= self.device.shared_nbytes * 0.95)

@@ -112,12 +112,12 @@ class Engine:
         limit, previous = budget.matches, -1
         self._step("(saturate (seq (saturate (run ana)) (run normalise)))", growth)
         for _ in range(budget.iterations):
-            structural = f"(let-scheduler s (back-off :match-limit {limit} :ban-length 1))"
-            explore = f"(let-scheduler x (back-off :match-limit {max(limit // 8, 8)} :ban-length 1))"
-            self._step(
-                f"{structural} {explore} (seq (run-with s structural) (run-with x explore) (saturate (seq (saturate (run ana)) (run normalise))))",
-                growth,
+            scheduled = (
+                f"(let-scheduler s (back-off :match-limit {limit} :ban-length 1)) "
+                f"(let-scheduler x (back-off :match-limit {max(limit // 8, 8)} :ban-length 1)) "
+                "(seq (run-with s structural) (run-with x explore) (saturate (seq (saturate (run ana)) (run normalise))))"
             )
+            self._step(scheduled, growth)
             size = self._size()
             if size > budget.rows:
                 return f"row budget of {budget.rows}", growth
@@ -193,7 +193,7 @@ def _declarations() -> list[str]:
     """The language in egglog: a constructor per operation, analyses, and a rule per input table."""
     texts = ["(sort T)", "(constructor Id (i64) T :unextractable)"]
     texts += ["(function axes (T) i64 :merge (& old new))", "(function dtype (T) i64 :no-merge)"]
-    texts += [f"(function {f} (i64) i64 :merge old)" for f in ("map_axes", "tensor_dtype", "leaf_dtype")]
+    texts += [f"(function {f} (i64) i64 :merge old)" for f in ("map_axes", "tensor_dtype", "leaf_dtype", "extent")]
     texts += [f"(ruleset {r})" for r in ("ingest", "ana", *PHASES)]
     for name, signature in SIGNATURES.items():
         texts.append(f"(constructor {name} ({' '.join(signature)}) T)")
@@ -209,7 +209,7 @@ def _declarations() -> list[str]:
         texts.append(_analysis(name, signature))
     texts.append("(relation in_union (i64 i64))")
     texts.append('(rule ((in_union a b)) ((union (Id a) (Id b))) :ruleset ingest :name "ingest-union")')
-    for f in ("map_axes", "tensor_dtype", "leaf_dtype"):
+    for f in ("map_axes", "tensor_dtype", "leaf_dtype", "extent"):
         texts.append(f"(relation in_{f} (i64 i64))")
         texts.append(f'(rule ((in_{f} a b)) ((set ({f} a) b)) :ruleset ingest :name "ingest-{f}")')
     return texts
@@ -262,7 +262,9 @@ class _Ingest:
     def __init__(self, region: Region, nesting: int) -> None:
         self.region = region
         self.number: dict[Term, int] = {}
-        self.tables: dict[str, list[tuple[Any, ...]]] = {"map_axes": [], "tensor_dtype": [], "leaf_dtype": [], "union": []}
+        self.tables: dict[str, list[tuple[Any, ...]]] = {
+            t: [] for t in ("map_axes", "tensor_dtype", "leaf_dtype", "extent", "union")
+        }
         self._axes: list[Axis] = []
         self._bit: dict[Axis, int] = {}
         self._maps: dict[tuple[Index, ...], int] = {}
@@ -282,6 +284,7 @@ class _Ingest:
                 raise OverflowError(f"region: at most {MAX_AXES} axes, got more; cut it smaller")
             self._bit[axis] = 1 << len(self._axes)
             self._axes.append(axis)
+            self.tables["extent"].append((self._bit[axis], axis.extent))
         return self._bit[axis]
 
     def axes_of(self, mask: int) -> frozenset[Axis]:

@@ -35,60 +35,77 @@ def choose(
 
     Raises ValueError if some output has no candidate.
     """
-    from scipy.optimize import Bounds, LinearConstraint, milp  # imported late: it costs a second
-    from scipy.sparse import csr_array
-
+    wanted = {e.number for e in outputs}
+    if not wanted:
+        return Choice((), 0.0, 0.0, "nothing to make")
     limit = known[0] * (1 + 1e-6)
     candidates = _undominated(candidates, limit)
-    producers: dict[int, list[int]] = {}
-    for i, c in enumerate(candidates):
-        for e in c.produces:
-            producers.setdefault(e.number, []).append(i)
-    wanted = {e.number for e in outputs}
-    if missing := wanted - producers.keys():
+    made = {e.number for c in candidates for e in c.produces}
+    if missing := wanted - made:
         raise ValueError(f"extraction: a candidate kernel for every output required, got none for {sorted(missing)}")
-    cyclic = _cyclic(candidates)
-    potential = {e: len(candidates) + n for n, e in enumerate(sorted(cyclic))}
-    rows: list[dict[int, float]] = []
-    lower: list[float] = []
-
-    def at_least(terms: dict[int, float], bound: float) -> None:
-        rows.append(terms)
-        lower.append(bound)
-
-    for e in sorted(wanted):
-        at_least(dict.fromkeys(producers[e], 1.0), 1.0)
-    big = len(cyclic) + 1.0
-    for i, c in enumerate(candidates):
-        for e in sorted(c.needs):
-            at_least({**{j: 1.0 for j in producers.get(e, [])}, i: -1.0}, 0.0)
-            for made in c.produces:
-                if e in cyclic and cyclic[e] == cyclic.get(made.number):
-                    at_least({potential[made.number]: 1.0, potential[e]: -1.0, i: -big}, 1.0 - big)
-    if limit < float("inf"):
-        at_least({i: -c.cost.seconds * 1e6 for i, c in enumerate(candidates)}, -limit * 1e6)
-    n = len(candidates) + len(cyclic)
-    entries = [(r, column, value) for r, row in enumerate(rows) for column, value in row.items()]
-    at, columns, values = zip(*entries, strict=True)
-    matrix = csr_array((values, (at, columns)), shape=(len(rows), n))
-    # A nanosecond per kernel breaks ties between free selections.
-    cost = np.array([c.cost.seconds * 1e6 + 1e-3 for c in candidates] + [0.0] * len(cyclic))
-    integral = np.array([1] * len(candidates) + [0] * len(cyclic))
-    upper = np.array([1.0] * len(candidates) + [big] * len(cyclic))
-    result = milp(
-        cost,
-        constraints=LinearConstraint(matrix, np.array(lower), np.inf),
-        integrality=integral,
-        bounds=Bounds(0, upper),
-        options={"time_limit": time_limit, "mip_rel_gap": 1e-4},
-    )
-    if result.x is None and known[1]:
+    problem = _Problem(candidates, wanted, limit)
+    x, gap, status = problem.solve(time_limit)
+    if x is None and known[1]:
         return Choice(_in_order(list(known[1]), wanted), known[0], 1.0, "time limit: the best selection met while searching")
-    if result.x is None:
-        raise ValueError(f"extraction: a feasible selection required, got {result.message}")
-    chosen = [c for i, c in enumerate(candidates) if result.x[i] > 0.5]
-    ordered = _in_order(chosen, wanted)
-    return Choice(ordered, sum(c.cost.seconds for c in ordered), float(result.mip_gap or 0.0), str(result.message))
+    if x is None:
+        raise ValueError(f"extraction: a feasible selection required, got {status}")
+    ordered = _in_order([c for i, c in enumerate(candidates) if x[i] > 0.5], wanted)
+    return Choice(ordered, sum(c.cost.seconds for c in ordered), gap, status)
+
+
+class _Problem:
+    """The integer program: rows of coefficients by variable, each at least its bound."""
+
+    def __init__(self, candidates: list[Candidate], wanted: set[int], limit: float) -> None:
+        self.candidates = candidates
+        self.rows: list[dict[int, float]] = []
+        self.lower: list[float] = []
+        self.cyclic = _cyclic(candidates)
+        producers: dict[int, list[int]] = {}
+        for i, c in enumerate(candidates):
+            for e in c.produces:
+                producers.setdefault(e.number, []).append(i)
+        for output in sorted(wanted):
+            self._at_least(dict.fromkeys(producers[output], 1.0), 1.0)
+        self._dependencies(producers)
+        if limit < float("inf"):
+            self._at_least({i: -c.cost.seconds * 1e6 for i, c in enumerate(candidates)}, -limit * 1e6)
+
+    def _at_least(self, row: dict[int, float], bound: float) -> None:
+        self.rows.append(row)
+        self.lower.append(bound)
+
+    def _dependencies(self, producers: dict[int, list[int]]) -> None:
+        """What a chosen kernel loads is made; inside a cycle, in an order."""
+        potential = {e: len(self.candidates) + n for n, e in enumerate(sorted(self.cyclic))}
+        big = len(self.cyclic) + 1.0
+        for i, c in enumerate(self.candidates):
+            for e in sorted(c.needs):
+                self._at_least({**dict.fromkeys(producers.get(e, []), 1.0), i: -1.0}, 0.0)
+                for made in c.produces:
+                    if e in self.cyclic and self.cyclic[e] == self.cyclic.get(made.number):
+                        self._at_least({potential[made.number]: 1.0, potential[e]: -1.0, i: -big}, 1.0 - big)
+
+    def solve(self, time_limit: float) -> tuple[np.ndarray | None, float, str]:
+        """Values of the binaries (None if none were found in time), the optimality gap, the solver's words."""
+        from scipy.optimize import Bounds, LinearConstraint, milp  # imported late: it costs a second
+        from scipy.sparse import csr_array
+
+        orders = len(self.cyclic)
+        n = len(self.candidates) + orders
+        entries = [(r, column, value) for r, row in enumerate(self.rows) for column, value in row.items()]
+        at, columns, values = zip(*entries, strict=True)
+        matrix = csr_array((values, (at, columns)), shape=(len(self.rows), n))
+        # A nanosecond per kernel breaks ties between free selections.
+        cost = np.array([c.cost.seconds * 1e6 + 1e-3 for c in self.candidates] + [0.0] * orders)
+        result = milp(
+            cost,
+            constraints=LinearConstraint(matrix, np.array(self.lower), np.inf),
+            integrality=np.array([1] * len(self.candidates) + [0] * orders),
+            bounds=Bounds(0, np.array([1.0] * len(self.candidates) + [orders + 1.0] * orders)),
+            options={"time_limit": time_limit, "mip_rel_gap": 1e-4},
+        )
+        return result.x, float(result.mip_gap or 0.0), str(result.message)
 
 
 def _undominated(candidates: list[Candidate], limit: float) -> list[Candidate]:

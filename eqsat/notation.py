@@ -139,6 +139,8 @@ class Term:
                 stack.extend((a, False) for a in reversed(term.args))
 
     def __repr__(self) -> str:
+        from eqsat.formula import formula  # printing is built on the language
+
         return formula(self)
 
 
@@ -296,61 +298,10 @@ class Kernel:
 
     @property
     def formula(self) -> str:
-        """The kernel in index notation, a line per output."""
-        return "\n".join(
-            f"{o.name}[{', '.join(str(i) for i in dimension_indices(o.shape, o.axes))}] = {formula(o.term)}" for o in self.outputs
-        )
+        """The kernel in index notation (see `eqsat.formula.named_formula`)."""
+        from eqsat.formula import named_formula  # printing is built on the language
 
-
-# --- printing ---------------------------------------------------------------------------------------------------
-
-
-def formula(term: Term, limit: int = 4000) -> str:
-    """Index notation on one line; shared subterms are written out, up to `limit` characters."""
-    text = _formula(term, {})
-    return text if len(text) <= limit else text[: limit - 3] + "..."
-
-
-def _formula(term: Term, memo: dict[Term, str]) -> str:
-    if term not in memo:
-        memo[term] = _spell(term, [_formula(a, memo) for a in term.args])
-    return memo[term]
-
-
-def _spell(term: Term, args: list[str]) -> str:
-    match term.head:
-        case "load":
-            indices = [str(i) for i in term.indices]
-            for slot, arg in enumerate(args):
-                indices = [i.replace(f"${slot}", arg) for i in indices]
-            return f"{term.tensor.name}[{', '.join(indices)}]"
-        case "const":
-            return f"{const_value(term):g}" if DTYPES[term.dtype].kind == "float" else str(const_value(term))
-        case "pos":
-            return f"({term.data})" if term.data.constant or len(term.data.terms) > 1 else str(term.data)
-        case "cast":
-            return f"{term.dtype}({args[0]})"
-        case "reduce":
-            return f"{term.data[0]}[{term.bound}:{term.bound.extent}]({_bare(args[0])})"  # type: ignore[union-attr]
-        case "online":
-            weight = "" if term.data[1] == term.args[0].dtype else f", {term.data[1]}"
-            return f"softsum[{term.bound}:{term.bound.extent}]({_bare(args[0])}; {_bare(args[1])}{weight})"  # type: ignore[union-attr]
-    row = SCALARS[term.head]
-    if row.symbol:
-        return f"({f' {row.symbol} '.join(args)})"
-    return f"{term.head}({', '.join(map(_bare, args))})"
-
-
-def _bare(text: str) -> str:
-    """Without the outermost parentheses when they enclose everything."""
-    if not text.startswith("("):
-        return text
-    depth = 0
-    for i, c in enumerate(text):
-        depth += (c == "(") - (c == ")")
-        if depth == 0:
-            return text[1:-1] if i == len(text) - 1 else text
-    return text
+        return named_formula(self)
 
 
 # --- names of bound axes ----------------------------------------------------------------------------------------

@@ -45,8 +45,8 @@ def optimize(
     time_limit: seconds; afterwards the regions not yet searched keep their original kernels.
     rules: the rules to use instead of the built-in packs.
 
-    Raises ValueError for an unknown target or tier or an argument number out of range, TypeError or ValueError where `fn` cannot be
-    traced.
+    Raises ValueError for an unknown target or tier or an argument number out of range, TypeError or ValueError where `fn`
+    cannot be traced.
     """
     card = device(target)
     if numerics not in TIERS:
@@ -63,7 +63,7 @@ def optimize(
     search = _Search(card, admitted, deadline)
     planned: list[PlannedKernel | Call] = []
     for part in parts:
-        planned.extend(search.plan(part) if isinstance(part, Region) else [_renamed_call(part, renamed)])
+        planned.extend(search.plan(part) if isinstance(part, Region) else [part])
     baseline = _baseline(reading, card)
     total = sum((p.cost for p in planned if isinstance(p, PlannedKernel)), FREE)
     notes = {
@@ -89,12 +89,6 @@ def _constant_tensors(graph: Graph, reading: Reading, constants: Sequence[int]) 
             raise ValueError(f"constants: positions of the {count} positional arguments required, got {n}")
     leaves = [leaf for n in constants for leaf in graph.argument_leaves[n]]
     return frozenset(reading.constants) | frozenset(reading.inputs[leaf] for leaf in leaves)
-
-
-def _renamed_call(call: Call, renamed: dict[Tensor, Tensor]) -> Call:
-    from dataclasses import replace
-
-    return replace(call, inputs=tuple(renamed.get(t, t) if isinstance(t, Tensor) else t for t in call.inputs))
 
 
 def _baseline(reading: Reading, card: Device) -> Cost:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import itertools
 import pkgutil
 import textwrap
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,9 +15,8 @@ import jax.numpy as jnp
 
 from eqsat.cost import Cost
 from eqsat.graph import Graph, Variable
-from eqsat.index import Index
 from eqsat.lower import lower
-from eqsat.notation import Kernel, Tensor, Term, dimension_indices, formula, load, rebuild
+from eqsat.notation import Kernel, Tensor
 from eqsat.read import Call
 from eqsat.schedule import Schedule
 
@@ -61,7 +58,7 @@ class PlannedKernel:
     @property
     def formula(self) -> str:
         """The kernel in index notation; long subterms that occur more than once get a line of their own."""
-        return named_formula(self.kernel)
+        return self.kernel.formula
 
     def source(self, target: str = "triton") -> str:
         """The text of a standalone file for a backend: "triton", "pallas", or "jax" for a readable function."""
@@ -285,39 +282,6 @@ def _run_in_jax(planned: PlannedKernel, arrays: list[Array]) -> tuple[Array, ...
 def type_of(tensor: Tensor) -> str:
     """A tensor's type as text: float32[4,8]."""
     return f"{tensor.dtype}[{','.join(map(str, tensor.shape))}]"
-
-
-NAMED = 24  # characters from which a subterm that occurs twice gets a name
-
-
-def named_formula(kernel: Kernel) -> str:
-    """A kernel's formula; what occurs more than once and is long is written once, under a name."""
-    uses = Counter(a for t in kernel.terms for a in t.args)
-    names = (f"t{n}" for n in itertools.count(1))
-    taken = {t.name for t in (*kernel.inputs, *kernel.outputs)}
-    short: dict[Term, Term] = {}
-    lines = []
-    for term in kernel.terms:
-        new = short[term] = rebuild(term, tuple(short[a] for a in term.args))
-        if uses[term] > 1 and len(formula(new)) >= NAMED:
-            axes = tuple(sorted(term.axes, key=lambda a: (a not in kernel.axes, a.name)))
-            name = next(n for n in names if n not in taken)
-            short[term] = load(Tensor(name, tuple(a.extent for a in axes), term.dtype), tuple(map(Index.of, axes)))
-            lines.append(f"{name}[{', '.join(map(str, axes))}] = {formula(new)}" if axes else f"{name} = {formula(new)}")
-    for o in kernel.outputs:
-        indices = ", ".join(map(str, dimension_indices(o.shape, o.axes)))
-        lines.append(f"{o.name}[{indices}] = {formula(short[o.term])}")
-    return "\n".join(_bare_right_side(line) for line in lines)
-
-
-def _bare_right_side(line: str) -> str:
-    left, right = line.split(" = ", 1)
-    depth = 0
-    for i, c in enumerate(right):
-        depth += (c == "(") - (c == ")")
-        if depth == 0:
-            return f"{left} = {right[1:-1]}" if right.startswith("(") and i == len(right) - 1 else line
-    return line
 
 
 def wrapped(text: str, width: int, indent: str = "") -> list[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -208,7 +208,7 @@ def kept_steps(steps: Sequence[Any], outputs: Iterable[Tensor]) -> tuple[list[An
     result: list[Any] = []
     for step in steps:
         if not isinstance(step, Stored):
-            result.append(step)
+            result.append(replace(step, inputs=tuple(renamed.get(t, t) if isinstance(t, Tensor) else t for t in step.inputs)))
             continue
         renamed[step] = Stored(step.name, step.shape, step.dtype, _inlined(step.term, renamed, keep, {}), step.axes)
         if step in keep:
@@ -217,7 +217,7 @@ def kept_steps(steps: Sequence[Any], outputs: Iterable[Tensor]) -> tuple[list[An
 
 
 def _copies_early(steps: Sequence[Any]) -> list[Any]:
-    """Move each copy of a tensor (a view that is an output) right behind it, so that the kernel that makes it can write the copy."""
+    """Move each copy of a tensor (a view that is an output) right behind it: the kernel that makes it can write the copy."""
     copies: dict[Tensor, list[Any]] = defaultdict(list)
     rest = []
     for step in steps:

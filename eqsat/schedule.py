@@ -12,6 +12,7 @@ from itertools import product
 from math import prod
 
 from eqsat.index import Axis
+from eqsat.scalars import DTYPES
 from eqsat.tile import TileAxis
 from eqsat.work import RESIDENT_K, Work
 
@@ -92,24 +93,25 @@ def _contracting(work: Work) -> dict[Axis, list[Option]]:
     rows = {main_axis(c.rows) for c in work.contractions}
     columns = {main_axis(c.columns) for c in work.contractions}
     ks = {c.k for c in work.contractions}
+    matrix = all(DTYPES[c.dtype].nbytes < 4 for c in work.contractions)  # else multiply-adds, which unroll along k
     nested = any(c.rows | c.columns & set(work.bound_axes) for c in work.contractions) and len(work.contractions) > 1
     options: dict[Axis, list[Option]] = {}
     for axis in work.kernel.axes:
         if axis in columns and axis.extent <= 256 and nested:
             options[axis] = [(max(SMALLEST_DOT, power_of_two(axis.extent)), "grid")]
         elif axis in rows | columns:
-            options[axis] = [
-                (t, "grid") for t in _tiles(axis.extent, (16, 32, 64, 128) + ((256,) if axis in columns else ()))[-4:]
-            ]
+            options[axis] = [(t, "grid") for t in _tiles(axis.extent, (16, 32, 64, 128) + ((256,) if matrix else ()))[-4:]]
         else:
             options[axis] = [(1, "grid")]
     for axis in work.bound_axes:
         whole = max(SMALLEST_DOT, power_of_two(axis.extent))
         if axis in ks | rows | columns:
-            if whole <= RESIDENT_K and axis in ks and axis not in rows | columns:
+            if whole <= (RESIDENT_K if matrix else 32) and axis in ks and axis not in rows | columns:
                 options[axis] = [(whole, "resident")]
+            elif axis in rows | columns:
+                options[axis] = [(t, "loop") for t in _tiles(axis.extent, (32, 64, 128))]
             else:
-                options[axis] = [(t, "loop") for t in _tiles(axis.extent, (32, 64, 128) if axis in rows | columns else (32, 64))]
+                options[axis] = [(t, "loop") for t in _tiles(axis.extent, (64, 32) if matrix else (32, 16))]
         elif any(axis in c.scope for c in work.contractions):
             options[axis] = [(1, "loop")]  # a serial loop around a contraction: the taps of a convolution
         else:

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from planned import COST, program_of
 
+from eqsat.formula import named_formula
 from eqsat.graph import Graph
 from eqsat.notation import Kernel
-from eqsat.program import Program, named_formula
+from eqsat.program import Program
 from eqsat.read import read
 from eqsat.regions import kept_steps
 
