@@ -120,7 +120,7 @@ def rule(
     with its own `name`. Raises ValueError or TypeError, with the author's file and line, for an unknown tier, phase or operation,
     a variable without a sort, a variable of one side that the other does not bind, and sorts or dtypes that do not fit.
     """
-    if callable(tier):
+    if not isinstance(tier, str):  # @rule without parentheses
         raise ValueError(f"rule {tier.__name__} ({_source(tier)}): a tier required, such as @rule('exact'); one of {TIERS}")
 
     def make(function: Callable[..., Equation]) -> Rule:
