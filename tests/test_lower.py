@@ -420,7 +420,7 @@ def test_programs_are_deterministic_and_say_what_they_are() -> None:
     program = lower(kernel, plan)
     assert repr(program) == repr(lower(kernel, plan))
     assert program.header == (
-        kernel.formula,
+        *kernel.formula.splitlines(),
         "in  q: bfloat16[37,80]",
         "in  k: bfloat16[37,40]",
         "in  v: bfloat16[37,40]",

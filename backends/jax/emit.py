@@ -13,7 +13,6 @@ import numpy as np
 
 from eqsat.arrays import OPERATIONS, Arrays
 from eqsat.evaluate import evaluate_all
-from eqsat.formula import named_formula
 from eqsat.notation import Kernel, Tensor
 from eqsat.program import wrapped
 from eqsat.scalars import SCALARS
@@ -102,7 +101,7 @@ def _stored(lines: Lines, result: Any, shape: tuple[int, ...], rank: int) -> Any
 
 def _docstring(kernel: Kernel, parameters: Mapping[Tensor, str]) -> list[str]:
     types = [f"    {parameters[t]}: {t.dtype}[{','.join(map(str, t.shape))}]" for t in kernel.inputs]
-    formula = [text for line in named_formula(kernel).split("\n") for text in wrapped(line, 114, "    ")]
+    formula = [text for line in kernel.formula.split("\n") for text in wrapped(line, 114, "    ")]
     return ['    """', *formula, "", *types, '    """'] if types else ['    """', *formula, '    """']
 
 
