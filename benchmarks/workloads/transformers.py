@@ -105,7 +105,7 @@ PROGRAMS: Table = {
     "GPT-2 layer, gradient": pair(gpt2(gpt2_gradient, 1024, 768, 64), gpt2(gpt2_gradient, 64, 128, 32, "float32")),
     "Llama-3-8B layer": pair(
         llama(llama_layer, 2048, 4096, 128, 8, 14336), llama(llama_layer, 64, 128, 32, 2, 448, "float32"),
-        Expected(launches=9, why="q, k, v and gate, up share a launch"), quick=True,
+        Expected(launches=9, why="q, k, v and gate, up share a launch"),
     ),
     "Llama layer, gradient": pair(
         llama(llama_gradient, 1024, 2048, 128, 4, 5504), llama(llama_gradient, 64, 128, 32, 2, 448, "float32")

@@ -1,0 +1,86 @@
+"""The engines: ways to run a program on flat lists of arrays. A new engine is a row of the table."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from benchmarks.workloads import Size, Workload
+from eqsat.graph import Graph
+from eqsat.oracle import evaluate_graph
+
+Array = Any
+Run = Callable[[Sequence[Array]], list[Array]]
+TARGET = "h100"  # whose costs guide the choice; plain JAX runs the kernels here
+
+
+@dataclass(frozen=True)
+class Engine:
+    """`prepare` makes a program runnable; an engine without one is named in reports as missing."""
+
+    name: str
+    prepare: Callable[[Workload, Size, Graph], Run] | None = None
+    module: str = ""
+    default: bool = False
+
+    @property
+    def missing(self) -> str:
+        """Why the engine cannot run here; empty if it can."""
+        if self.module and importlib.util.find_spec(self.module) is None:
+            return "not installed"
+        return "" if self.prepare else "installed, but programs are not translated for it"
+
+
+def eqsat_engine(numerics: str) -> Callable[[Workload, Size, Graph], Run]:
+    def prepare(workload: Workload, size: Size, graph: Graph) -> Run:
+        import eqsat
+
+        program = eqsat.optimize(size.fn, *size.args, target=TARGET, numerics=numerics, constants=workload.constants)
+        return lambda flat: program.run(*flat)
+
+    return prepare
+
+
+def jit(workload: Workload, size: Size, graph: Graph) -> Run:
+    def function(flat: list[Array]) -> list[Array]:
+        return jax.tree.leaves(size.fn(*jax.tree.unflatten(jax.tree.structure(size.args), flat)))
+
+    compiled = jax.jit(function)
+    return lambda flat: compiled(list(flat))
+
+
+def op_by_op(workload: Workload, size: Size, graph: Graph) -> Run:
+    return lambda flat: evaluate_graph(graph, flat)
+
+
+ENGINES: dict[str, Engine] = {
+    e.name: e
+    for e in [
+        Engine("eqsat", eqsat_engine("reassociate"), default=True),
+        Engine("eqsat exact", eqsat_engine("exact")),
+        Engine("eqsat fast", eqsat_engine("fast")),
+        Engine("jax.jit", jit, default=True),
+        Engine("op by op", op_by_op, default=True),
+        Engine("torch.compile", module="torch"),
+        Engine("ONNX Runtime", module="onnxruntime"),
+        Engine("TVM", module="tvm"),
+        Engine("IREE", module="iree"),
+        Engine("tinygrad", module="tinygrad"),
+    ]
+}
+
+
+def chosen(names: Sequence[str] | None = None) -> list[Engine]:
+    """Engines by name, or the default ones. Raises ValueError for one that cannot run."""
+    if names is None:
+        return [e for e in ENGINES.values() if e.default]
+    for name in names:
+        if name not in ENGINES:
+            raise ValueError(f"engine {name!r}: one of {', '.join(ENGINES)} required")
+        if ENGINES[name].missing:
+            raise ValueError(f"engine {name!r}: {ENGINES[name].missing}")
+    return [ENGINES[name] for name in names]

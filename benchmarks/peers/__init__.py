@@ -1,0 +1,1 @@
+"""What other compilers would launch on a GPU, found out without one."""

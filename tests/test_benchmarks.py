@@ -1,0 +1,346 @@
+"""The benchmark runner: planted cheats are caught, the honest are not; workloads, results and comparisons hold together."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from benchmarks import __main__ as command
+from benchmarks import engines, report, runner
+from benchmarks.guards import Watch
+from benchmarks.measure import Contest, Contestant, Effort, Inputs, measured
+from benchmarks.peers import hlo, xla
+from benchmarks.statistics import geometric_mean, paired_ratio
+from benchmarks.workloads import Size, Workload, shapes, workloads
+from eqsat.graph import Graph
+
+ROOT = Path(__file__).resolve().parent.parent
+SHORT = Effort(seconds=0.05, least=4, most=4)
+
+
+# --- cheats -----------------------------------------------------------------------------------------------------
+
+
+def honest(a, b):
+    return jax.nn.relu(a @ b) + 0.5
+
+
+SIZE = Size(honest, shapes("float32[48,64] float32[64,40]"))
+GRAPH = Graph.from_jax(honest, *SIZE.args)
+COMPUTE = jax.jit(honest)
+
+
+def whole(flat):
+    return np.array(COMPUTE(*flat))
+
+
+class Cached:
+    """Computes once, for the inputs of the first call."""
+
+    def __init__(self):
+        self.kept = None
+
+    def __call__(self, flat):
+        self.kept = self.kept if self.kept is not None else [COMPUTE(*flat)]
+        return self.kept
+
+
+class PartlyStale:
+    """Writes most of a buffer that it keeps; the rest is of the run before."""
+
+    def __init__(self):
+        self.buffer = None
+
+    def __call__(self, flat):
+        new = whole(flat)
+        if self.buffer is None:
+            self.buffer = new.copy()
+        self.buffer[:-5] = new[:-5]
+        return [self.buffer.copy()]
+
+
+class Nondeterministic:
+    """As one that adds in whatever order its threads finish."""
+
+    def __init__(self):
+        self.rng = np.random.default_rng(0)
+
+    def __call__(self, flat):
+        exact = whole(flat)
+        return [np.nextafter(exact, exact + self.rng.choice([-1, 1], exact.shape).astype(np.float32))]
+
+
+class Promise:
+    """An array only when it is looked at, after the clock has stopped."""
+
+    def __init__(self, flat):
+        self.flat = flat
+
+    def __array__(self, dtype=None, copy=None):
+        return whole(self.flat)
+
+
+def tail(flat, value):
+    out = whole(flat)
+    out[-7:] = value
+    return [out]
+
+
+def shifted(flat):
+    return [np.roll(whole(flat), 1, axis=0)]
+
+
+def half(flat):
+    a, b = (x.astype(jnp.bfloat16) for x in flat)
+    return [jnp.asarray(honest(a, b), jnp.float32)]
+
+
+def noisy(flat):
+    out = whole(flat)
+    return [(out + 9e-3 * np.sin(np.arange(out.size)).reshape(out.shape)).astype(np.float32)]
+
+
+def changes_inputs(flat):
+    out = [COMPUTE(*flat)]
+    out[0].block_until_ready()
+    flat[0].delete()
+    return out
+
+
+CHEATS = {
+    "zeros": (lambda flat: [np.zeros((48, 40), np.float32)], "zeros"),
+    "the mean everywhere": (lambda flat: [np.full((48, 40), whole(flat).mean())], "constant"),
+    "cached": (Cached(), "stale"),
+    "last rows not written": (lambda flat: tail(flat, np.nan), "unwritten"),
+    "last rows left at zero": (lambda flat: tail(flat, 0), "unwritten"),
+    "last rows of the run before": (PartlyStale(), "unwritten"),
+    "wrong dtype": (lambda flat: [whole(flat).astype(np.float16)], "wrong type"),
+    "wrong shape": (lambda flat: [whole(flat).T], "wrong type"),
+    "an output missing": (lambda flat: [], "wrong type"),
+    "half precision": (half, "tolerance"),
+    "noise below a lax tolerance": (noisy, "tolerance"),
+    "off by one row": (shifted, "wrong"),
+    "an input": (lambda flat: [np.broadcast_to(np.asarray(flat[0])[:, :40], (48, 40)).copy()], "wrong"),
+    "different bits every time": (Nondeterministic(), "nondeterministic"),
+    "computed when looked at": (lambda flat: [Promise(flat)], "unfinished"),
+    "inputs destroyed": (changes_inputs, "inputs changed"),
+}
+
+
+def held(run, floor: float = 0.0, graph: Graph = GRAPH) -> Contestant:
+    """A contestant after a short contest."""
+    contestant = Contestant("it", run, Watch(graph))
+    contest = Contest(graph, [contestant], Inputs(graph, (), 0), 0, floor)
+    contest.hold(SHORT)
+    assert not contest.failed, contest.failed
+    return contestant
+
+
+@pytest.mark.parametrize("name", CHEATS)
+def test_cheat_is_caught_and_named(name):
+    run, kind = CHEATS[name]
+    found = {f.kind for f in held(run).findings}
+    assert kind in found, found
+
+
+def test_honest_engine_passes():
+    contestant = held(lambda flat: [COMPUTE(*flat)])
+    assert not contestant.findings
+    assert 0 < contestant.used < 1
+
+
+def test_faster_than_the_floor_is_flagged():
+    found = held(lambda flat: [COMPUTE(*flat)], floor=10.0).findings
+    assert [f.kind for f in found] == ["too fast"]
+
+
+def test_zeros_do_not_pass_where_the_outputs_are_small():
+    """A softmax over a long row is below any absolute tolerance (KernelBench 165)."""
+    graph = Graph.from_jax(jax.nn.softmax, *shapes("float32[4,65536]"))
+    found = held(lambda flat: [np.zeros((4, 65536), np.float32)], graph=graph).findings
+    assert "zeros" in {f.kind for f in found}
+
+
+def test_output_that_is_always_zero_is_said_to_show_nothing():
+    size = Size(lambda x: x - x, shapes("float32[8,8]"))
+    result = measured(Workload(size, size), size, engines.chosen(["jax.jit"]), SHORT)
+    assert result["nothing_shown"]
+
+
+def test_failing_engine_is_a_result():
+    def broken(workload, size, graph):
+        raise RuntimeError("no")
+
+    def breaks(workload, size, graph):
+        return lambda flat: [][0]
+
+    table = [engines.Engine("a", broken), engines.Engine("b", breaks), engines.ENGINES["jax.jit"]]
+    results = measured(Workload(SIZE, SIZE), SIZE, table, SHORT)["engines"]
+    assert results["a"] == {"error": "RuntimeError: no"} and "IndexError" in results["b"]["error"]
+    assert not results["jax.jit"]["findings"]
+
+
+def test_constant_arguments_stay_and_others_change():
+    inputs = Inputs(GRAPH, (1,), 0)
+    (a1, b1), (a2, b2) = inputs.next(), inputs.next()
+    assert b1 is b2 and not np.array_equal(a1, a2)
+
+
+# --- workloads --------------------------------------------------------------------------------------------------
+
+
+def elements(size: Size) -> float:
+    return sum(np.prod(s.shape, dtype=float) for s in jax.tree.leaves(size.args))
+
+
+@pytest.mark.parametrize("workload", workloads(), ids=lambda w: w.name)
+def test_both_sizes_trace(workload):
+    for size in (workload.full, workload.small):
+        outputs = jax.tree.leaves(jax.eval_shape(size.fn, *size.args))
+        assert outputs and all(0 not in o.shape for o in outputs)
+    assert all(0 <= n < len(workload.full.args) for n in workload.constants)
+    full, small = (
+        sum(np.prod(s.shape, dtype=float) for s in jax.tree.leaves(size.args)) for size in (workload.full, workload.small)
+    )
+    assert small <= full
+
+
+def test_families_of_the_published_suites_are_there():
+    names = {w.name for w in workloads()}
+    assert {"NasRNN", "BERT, TENSAT", "ResNeXt-50", "NasNet-A", "SqueezeNet", "VGG-19", "Inception-v3"} <= names
+    assert {
+        "GQA b1",
+        "MHA b1",
+        "MQA b1",
+        "QKNorm b1",
+        "RMSNorm + linear",
+        "LoRA, Mirage",
+        "GatedMLP",
+        "nTrans",
+        "MoE block",
+    } <= names
+    assert {f"L2 {n}" for n in (9, 12, 14, 18, 40, 51, 80, 86)} <= names
+
+
+def test_pattern_chooses_by_family_and_name():
+    assert {w.family for w in workloads("algebra")} == {"algebra"}
+    assert [w.name for w in workloads("*/trace*")] == ["trace(A@B)"]
+
+
+# --- engines, statistics, results -------------------------------------------------------------------------------
+
+
+def test_absent_engines_are_named():
+    assert all(e.missing for e in engines.ENGINES.values() if e.prepare is None)
+    with pytest.raises(ValueError, match="engine 'TVM'"):
+        engines.chosen(["TVM"])
+    with pytest.raises(ValueError, match="one of eqsat"):
+        engines.chosen(["nothing"])
+
+
+def test_paired_ratio_finds_the_factor_under_common_noise():
+    noise = np.exp(np.random.default_rng(0).normal(0, 1, 60))
+    ratio = paired_ratio(3.0 * noise, noise)
+    assert ratio.low <= ratio.value <= ratio.high and abs(ratio.value - 3) < 1e-9
+    assert geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory) -> Path:
+    """A short run through the command."""
+    path = tmp_path_factory.mktemp("benchmarks") / "a.json"
+    assert command.main(["--only", "low rank", "--quick", "-o", str(path)]) == 0
+    return path
+
+
+def test_run_writes_machine_seed_and_results(results):
+    header, records = runner.read(results)
+    assert header["machine"]["versions"]["jax"] == jax.__version__ and header["options"]["seed"] == 0
+    record = records["low rank"]
+    assert record["plan"]["after"]["flops"] < record["plan"]["before"]["flops"] / 100
+    eqsat = record["run"]["engines"]["eqsat"]
+    assert not eqsat["findings"] and eqsat["ratio"]["low"] <= eqsat["ratio"]["value"]
+    assert "| low rank | 2 → 2 |" in report.markdown(header, records)
+
+
+def test_run_is_resumed(results, capsys):
+    before = results.read_text()
+    assert command.main(["--only", "low rank", "--quick", "-o", str(results)]) == 0
+    assert results.read_text() == before
+    assert "low rank" in capsys.readouterr().out
+
+
+def test_other_options_start_over(results, tmp_path):
+    header, records = runner.read(results)
+    assert runner.resumable(results, header) == records
+    assert runner.resumable(results, {**header, "options": {}}) == {}
+
+
+def test_line_that_was_cut_off_is_dropped(results, tmp_path):
+    copy = tmp_path / "cut.json"
+    copy.write_text(results.read_text() + '{"name": "half')
+    assert set(runner.read(copy)[1]) == {"low rank"}
+
+
+def test_compare_names_regressions(results, tmp_path, capsys):
+    header, records = runner.read(results)
+    worse = json.loads(json.dumps(records))
+    worse["low rank"]["plan"]["after"]["launches"] += 1
+    worse["low rank"]["run"]["engines"]["eqsat"]["findings"] = ["zeros: it"]
+    worse["low rank"]["run"]["engines"]["eqsat"]["ratio"] = {"value": 0.1, "low": 0.1, "high": 0.1, "pairs": 4}
+    path = tmp_path / "b.json"
+    path.write_text("\n".join(map(json.dumps, [header, *worse.values()])))
+    assert command.main(["--compare", str(results), str(path)]) == 1
+    text = capsys.readouterr().out
+    assert "3 regressions" in text and "planned launches 2 → 3" in text and "wrong or failed" in text
+    assert command.main(["--compare", str(path), str(results)]) == 0
+    assert command.main(["--compare", str(results), str(results)]) == 0
+
+
+def test_mistakes_are_one_line(capsys):
+    assert command.main(["--only", "no such workload"]) == 2
+    assert command.main(["--compare", "no-a.json", "no-b.json"]) == 2
+    assert command.main(["--predict", "--peers", "no-such-folder", "--only", "low rank"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3 and all(line.startswith("benchmarks: ") for line in lines)
+
+
+def test_list_names_workloads_and_engines():
+    done = subprocess.run([sys.executable, "-m", "benchmarks", "--list"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "algebra/A@B@v" in done.stdout and "TVM: not installed" in done.stdout
+
+
+# --- other compilers --------------------------------------------------------------------------------------------
+
+HLO = """
+ENTRY %main {
+  %x = bf16[4096,1024]{1,0} parameter(0)
+  %w = bf16[1024,4096]{1,0} parameter(1)
+  %call = (bf16[4096,4096]{1,0}, s8[33554432]{0}) custom-call(%x, %w), custom_call_target="__cublas$lt$matmul", config={}
+  ROOT %out = bf16[4096,4096]{1,0} get-tuple-element(%call), index=0
+}
+"""
+
+
+def test_bytes_of_library_calls_leave_out_scratch():
+    assert hlo.library_nbytes(HLO) == 2 * (2 * 4096 * 1024 + 4096 * 4096)
+    assert hlo.nbytes("pred[3] f8e4m3fn[2] s32[] f32[2,2]{1,0}") == 3 + 2 + 4 + 16
+
+
+@pytest.mark.slow
+def test_xla_gpu_says_what_it_launches():
+    folder = os.environ.get("BENCHMARKS_PEERS")
+    if reason := xla.unavailable(folder):
+        pytest.skip(f"XLA:GPU {reason}")
+    with xla.Xla("h100", folder) as compiler:
+        answer = compiler.ask("layernorm 8192x4096")
+    assert answer["own"]["launches"] == 1 and answer["own"]["nbytes"] == pytest.approx(134e6, rel=0.01)
