@@ -1,23 +1,41 @@
-"""The command `eqsat`: optimise a function by name, list the devices.
+"""The command `eqsat`: optimise a function by name, look at what came out, list the devices.
 
-A mistake of the caller is one line on standard error and exit code 2.
+A mistake of the caller is one line on standard error and exit code 2; results go to standard output, progress to standard error.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import importlib
+import importlib.util
+import json
+import logging
 import os
 import re
+import runpy
 import sys
+import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import jax
+import typer
+from rich.console import Console
+from rich.table import Table
 
 from eqsat import __version__
+from eqsat.devices import DEVICES
+from eqsat.rule import TIERS
 from eqsat.scalars import DTYPES
+
+if TYPE_CHECKING:
+    from eqsat.graph import Graph
+    from eqsat.program import PlannedKernel, Program
+
+# --- what the command is about: functions, files, shapes ---------------------------------------------------------
 
 SHAPE = re.compile(r"([a-z]\w*)\[\s*(\d+(?:\s*,\s*\d+)*)?\s*\]")
 
@@ -37,57 +55,295 @@ def _shape(dtype: str, extents: str) -> jax.ShapeDtypeStruct:
 
 
 def function_of(name: str) -> Callable[..., Any]:
-    """The function that ``module:function`` names; modules are also looked up in the current folder."""
-    module_name, separator, attribute = name.partition(":")
-    if not (module_name and separator and attribute):
-        raise ValueError(f"function {name!r}: module:function, such as examples.softmax:softmax")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        value: Any = importlib.import_module(module_name)
-    except Exception as error:
-        raise ValueError(f"module {module_name!r} cannot be imported: {type(error).__name__}: {error}") from error
-    for part in attribute.split("."):
-        if not hasattr(value, part):
-            raise ValueError(f"module {module_name!r} has no {attribute!r}")
-        value = getattr(value, part)
+    """The function that ``module:function`` or ``file.py:function`` names; modules are also looked up in the current folder."""
+    value = _value_of(name)
     if not callable(value):
         raise ValueError(f"{name}: a function, got {type(value).__name__}")
     return value
 
 
-def optimize(options: argparse.Namespace) -> None:
+def _value_of(name: str) -> Any:
+    module_name, separator, attribute = name.rpartition(":")
+    if not (module_name and separator and attribute):
+        raise ValueError(f"function {name!r}: module:function, such as examples.softmax:softmax")
+    value: Any = _module(module_name)
+    for part in attribute.split("."):
+        if not hasattr(value, part):
+            raise ValueError(f"module {module_name!r} has no {attribute!r}")
+        value = getattr(value, part)
+    return value
+
+
+def _module(name: str) -> Any:
+    path = Path(name)
+    is_file = path.suffix == ".py"
+    if is_file and not path.is_file():
+        raise ValueError(f"file {name!r}: a Python file required, found none there")
+    folder = str(path.resolve().parent) if is_file else os.getcwd()
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(path.stem if is_file else name)
+    except Exception as error:
+        raise ValueError(f"module {name!r} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _graph(subject: str, args: str) -> Graph:
+    """The program that the command is about, traced."""
+    from eqsat.graph import Graph
+
+    if subject.endswith(".onnx"):
+        if not hasattr(Graph, "from_onnx"):
+            raise ValueError(f"{subject}: a function required, got an ONNX file; this version reads none")
+        return Graph.from_onnx(subject)
+    return Graph.from_jax(function_of(subject), *_arguments(subject, args))
+
+
+def _arguments(subject: str, args: str) -> tuple[Any, ...]:
+    """Example arguments: shapes, or ``@name``, a tuple in the function's module or a function that makes one."""
+    if not args.startswith("@"):
+        return shapes(args)
+    value = _value_of(args[1:] if ":" in args else f"{subject.rpartition(':')[0]}:{args[1:]}")
+    value = value() if callable(value) else value
+    if not isinstance(value, tuple | list):
+        raise ValueError(f"arguments {args!r}: a tuple of arguments, got {type(value).__name__}")
+    return tuple(value)
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Whole numbers from text: ``0,2``."""
+    words = text.replace(",", " ").split()
+    if wrong := [w for w in words if not re.fullmatch(r"-?\d+", w)]:
+        raise ValueError(f"constants {text!r}: numbers of arguments, such as 0,2, got {wrong[0]!r}")
+    return tuple(map(int, words))
+
+
+# --- options -----------------------------------------------------------------------------------------------------
+
+Subject = Annotated[str, typer.Argument(metavar="SUBJECT", help="module:function, file.py:function, or a model.onnx")]
+Args = Annotated[
+    str,
+    typer.Option(
+        "--args",
+        metavar="SHAPES",
+        help="Example arguments: 'float32[4,8] int32[]', or @name for a tuple, or a function that makes one, in the same module.",
+    ),
+]
+Target = Annotated[str, typer.Option(help="A device of the table (see `eqsat devices`).", autocompletion=lambda: list(DEVICES))]
+Numerics = Annotated[
+    str, typer.Option(help="What a rule may change: exact, reassociate or fast.", autocompletion=lambda: list(TIERS))
+]
+Constants = Annotated[str, typer.Option(metavar="NUMBERS", help="Numbers of arguments that never change: '0,2'.")]
+TimeLimit = Annotated[float, typer.Option(metavar="SECONDS", help="Afterwards, the best program so far.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No report and no progress; only errors.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="What each phase did, on standard error.")]
+AsJson = Annotated[bool, typer.Option("--json", help="The result as JSON on standard output.")]
+
+app = typer.Typer(
+    help="Equality saturation for tensor programs, with readable, checked GPU kernels as the result.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"eqsat {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _top(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """Equality saturation for tensor programs, with readable, checked GPU kernels as the result."""
+
+
+# --- progress ----------------------------------------------------------------------------------------------------
+
+
+class _Phase(logging.Handler):
+    """Shows the pipeline's messages as the text of a spinner."""
+
+    def __init__(self, status: Any) -> None:
+        super().__init__(logging.INFO)
+        self.status = status
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from rich.markup import escape
+
+        self.status.update(escape(textwrap.shorten(record.getMessage(), 100)))
+
+
+@contextmanager
+def _progress(start: str, quiet: bool, verbose: bool) -> Iterator[None]:
+    """The current phase while something runs: a spinner on a terminal, lines if verbose."""
+    log, console = logging.getLogger("eqsat"), Console(stderr=True)
+    before = log.level
+    if verbose:
+        handler: logging.Handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(relativeCreated)6d ms  %(message)s"))
+        status = None
+    elif console.is_terminal and not quiet:
+        status = console.status(start)
+        handler = _Phase(status)
+    else:
+        yield
+        return
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        if status is None:
+            yield
+        else:
+            with status:
+                yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(before)
+
+
+def _optimized(
+    subject: str,
+    args: str,
+    target: str,
+    numerics: str,
+    constants: str,
+    time_limit: float,
+    quiet: bool = False,
+    verbose: bool = False,
+) -> Program:
     import eqsat
 
-    function, args = function_of(options.function), shapes(options.args)
-    program = eqsat.optimize(
-        function,
-        *args,
-        target=options.target,
-        numerics=options.numerics,
-        constants=tuple(options.constants),
-        time_limit=options.time_limit,
-    )
-    print(program.report())
-    if options.validate:
-        print(program.validate())
-    if options.save:
-        program.save(options.save)
+    with _progress(f"reading {subject}", quiet, verbose):
+        fixed = numbers(constants)
+        graph = _graph(subject, args)
+        return eqsat.optimize(graph, target=target, numerics=numerics, constants=fixed, time_limit=time_limit)
 
 
-def devices(options: argparse.Namespace) -> None:
-    from rich.console import Console
-    from rich.table import Table
+# --- commands ----------------------------------------------------------------------------------------------------
 
-    from eqsat.devices import DEVICES
 
+@app.command(
+    epilog="Example: eqsat optimize examples.softmax:softmax --args 'float32[8192,4096]' --target a100 -o softmax-kernels"
+)
+def optimize(
+    subject: Subject,
+    args: Args = "",
+    target: Target = "h100",
+    numerics: Numerics = "reassociate",
+    constants: Constants = "",
+    time_limit: TimeLimit = 30.0,
+    validate: Annotated[bool, typer.Option("--validate", help="Compare with the original at these shapes.")] = False,
+    out: Annotated[
+        str, typer.Option("--out", "-o", "--save", metavar="FOLDER", help="Write the kernels and a module that runs them.")
+    ] = "",
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Optimise a function and print the report."""
+    program = _optimized(subject, args, target, numerics, constants, time_limit, quiet, verbose)
+    if as_json:
+        print(json.dumps(_facts_of_program(program), indent=1))
+    elif not quiet:
+        print(program.report())
+    if validate:
+        with _progress("validating", quiet, verbose):
+            result = program.validate()
+        print(result, file=sys.stderr if as_json else sys.stdout)
+    if out:
+        with _progress(f"writing {out}", quiet, verbose):
+            program.save(out)
+
+
+@app.command(epilog="Example: eqsat inspect examples.attention:attention --args '" + " ".join(["bfloat16[1,8,512,64]"] * 3) + "'")
+def inspect(subject: Subject, args: Args = "", as_json: AsJson = False) -> None:
+    """Print the graph, how often each operation occurs, and what stays a call of JAX and why."""
+    from eqsat.read import read
+
+    graph = _graph(subject, args)
+    reading = read(graph)
+    counts = Counter(e.name for e in graph.equations).most_common()
+    calls = Counter((c.name, c.reason) for c in reading.calls).most_common()
+    if as_json:
+        opaque = [{"operation": name, "reason": reason, "count": n} for (name, reason), n in calls]
+        facts = {"name": graph.name, "equations": len(graph.equations), "views": reading.views, "operations": dict(counts)}
+        print(json.dumps({**facts, "calls": opaque}, indent=1))
+        return
+    print(graph)
+    print(f"\n{len(graph.equations)} equations, {reading.views} of them views, {reading.opaque} calls of JAX")
+    print("\n".join(f"{n:>6}  {name}" for name, n in counts))
+    if calls:
+        print("\ncalls of JAX")
+        print("\n".join(f"{n:>6}  {name}: {reason}" for (name, reason), n in calls))
+
+
+@app.command(
+    epilog="Example: eqsat explain examples.lora:lora --args '"
+    + "float32[512,256] float32[256,256] float32[256,8] float32[8,256]'"
+)
+def explain(
+    subject: Subject,
+    args: Args = "",
+    target: Target = "h100",
+    numerics: Numerics = "reassociate",
+    constants: Constants = "",
+    time_limit: TimeLimit = 30.0,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Say how the program came about: what was searched, and each rule used with its law."""
+    program = _optimized(subject, args, target, numerics, constants, time_limit, False, verbose)
+    if as_json:
+        facts = _facts_of_program(program)
+        print(json.dumps({key: facts[key] for key in ("name", "search", "gap", "rules", "calls")}, indent=1))
+        return
+    print("\n".join(_explanation(program)))
+
+
+@app.command(epilog="Example: eqsat view examples.softmax:softmax --args 'float32[8192,4096]' -o softmax.html")
+def view(
+    subject: Subject,
+    args: Args = "",
+    target: Target = "h100",
+    numerics: Numerics = "reassociate",
+    constants: Constants = "",
+    time_limit: TimeLimit = 30.0,
+    out: Annotated[str, typer.Option("--out", "-o", metavar="FILE", help="Where to write the page.")] = "",
+    static: Annotated[
+        bool, typer.Option("--static", help="Compile each kernel and add registers, spills and occupancy.")
+    ] = False,
+    show: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Write the program as one page of HTML: kernels, roofline, sources, rules."""
+    from eqsat.view import view as page
+
+    program = _optimized(subject, args, target, numerics, constants, time_limit, quiet, verbose)
+    place = Path(out or f"{program.name}.html")
+    with _progress(f"drawing {place}", quiet, verbose):
+        page(program, place, static=static)
+    if not quiet:
+        print(place)
+    if show:
+        typer.launch(str(place))
+
+
+@app.command(epilog="Example: eqsat devices --json")
+def devices(as_json: AsJson = False) -> None:
+    """Print the table of devices, with the source of its numbers."""
+    if as_json:
+        print(json.dumps({name: dataclasses.asdict(device) for name, device in DEVICES.items()}, indent=1))
+        return
     facts = {name: dict(_facts(device)) for name, device in DEVICES.items()}
     table = Table("", *DEVICES, box=None, pad_edge=False)
     longest = sorted(facts.values(), key=len, reverse=True)
     for fact in dict.fromkeys(fact for row in longest for fact in row):
         table.add_row(fact, *(row.get(fact, "") for row in facts.values()))
-    width = None if sys.stdout.isatty() else 200
-    console = Console(width=width, highlight=False)
+    console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
     console.print(table)
     for name, device in DEVICES.items():
         console.print(f"{name}: {device.source}")
@@ -107,37 +363,115 @@ def _number(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else f"{value:,}"
 
 
-def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="eqsat", description="Equality saturation for tensor programs.")
-    top.add_argument("--version", action="version", version=f"eqsat {__version__}")
-    commands = top.add_subparsers(dest="command", required=True, metavar="command")
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    epilog="Example: eqsat bench --quick",
+)
+def bench(context: typer.Context) -> None:
+    """Run the benchmarks of a checkout; every option goes to `python -m benchmarks`."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    if importlib.util.find_spec("benchmarks.__main__") is None:
+        raise ValueError("bench: the folder benchmarks of a checkout required, found none here; run it at the root of a checkout")
+    sys.argv = ["eqsat bench", *context.args]
+    runpy.run_module("benchmarks", run_name="__main__", alter_sys=True)
 
-    one = commands.add_parser("optimize", help="optimise a JAX function and print the report")
-    one.add_argument("function", help="module:function")
-    one.add_argument("--args", default="", help="shapes of the example arguments: 'float32[4,8] bfloat16[8,8]'")
-    one.add_argument("--target", default="h100", help="a device of the table (see `eqsat devices`)")
-    one.add_argument("--numerics", default="reassociate", help="exact, reassociate or fast")
-    one.add_argument("--constants", type=int, nargs="*", default=[], help="numbers of arguments that never change")
-    one.add_argument("--time-limit", type=float, default=30.0, metavar="SECONDS")
-    one.add_argument("--validate", action="store_true", help="compare with the original at these shapes")
-    one.add_argument("--save", metavar="FOLDER", help="write the kernels and a module that runs them")
-    one.set_defaults(run=optimize)
 
-    table = commands.add_parser("devices", help="print the table of devices")
-    table.set_defaults(run=devices)
-    return top
+# --- a program in words and numbers ------------------------------------------------------------------------------
+
+
+def _facts_of_program(program: Program) -> dict[str, Any]:
+    """What the report says, for other programs to read."""
+    notes, tiers = program.notes, program.notes.get("tiers", {})
+    counts = Counter(p.kernel for p in program.launches)
+    return {
+        "name": program.name,
+        "target": program.target,
+        "numerics": program.numerics,
+        "before": dataclasses.asdict(program.baseline),
+        "after": dataclasses.asdict(program.cost),
+        "kernels": [_facts_of_kernel(p, counts[p.kernel]) for p in program.kernels],
+        "rules": [{"name": r, "tier": tiers.get(r), "law": law} for r, law, _ in _laws(program)],
+        "calls": [{"operation": c.name, "reason": c.reason} for c in program.calls],
+        "search": list(map(str, notes.get("search", ()))),
+        "gap": notes.get("gap"),
+    }
+
+
+def _facts_of_kernel(planned: PlannedKernel, count: int) -> dict[str, Any]:
+    kernel = planned.kernel
+    facts = {"name": planned.name, "launches": count, "formula": planned.formula, **dataclasses.asdict(planned.cost)}
+    facts["launches"] = count
+    return {
+        **facts,
+        "reads": list(map(str, kernel.inputs)),
+        "writes": list(map(str, kernel.outputs)),
+        "schedule": str(planned.schedule),
+    }
+
+
+def _laws(program: Program) -> Iterator[tuple[str, str | None, str]]:
+    """Each rule used, with its law and docstring where it is one of the built-in packs."""
+    known = {r.name: r for r in importlib.import_module("eqsat.rules").RULES}
+    for name in program.notes.get("rules", ()):
+        rule = known.get(name)
+        yield name, rule.law if rule else None, " ".join(rule.doc.split()) if rule else "not of the built-in packs"
+
+
+def _explanation(program: Program) -> Iterator[str]:
+    before, after, notes = program.baseline, program.cost, program.notes
+    yield f"{program.name} on {program.target}: {before.launches} kernels as written, {after.launches} now"
+    yield f"predicted {before.seconds * 1e6:.1f} us before, {after.seconds * 1e6:.1f} us now"
+    yield ""
+    yield f"{notes.get('regions', 0)} regions, {notes.get('distinct_regions', 0)} of them different"
+    yield from (f"  {line}" for line in notes.get("search", ()))
+    yield ""
+    laws = list(_laws(program))
+    yield "rules used" if laws else "no rule was needed: fusion alone made these kernels"
+    for name, law, words in laws:
+        yield f"  {name} ({notes.get('tiers', {}).get(name, '?')})"
+        yield from textwrap.wrap(words, 110, initial_indent="    ", subsequent_indent="    ")
+        yield from textwrap.wrap(law or "", 110, initial_indent="    ", subsequent_indent="      ")
+    for (name, reason), n in Counter((c.name, c.reason) for c in program.calls).items():
+        yield f"call of JAX: {name}{f' x{n}' if n > 1 else ''}: {reason}"
+
+
+# --- the program -------------------------------------------------------------------------------------------------
+
+
+def _attach() -> None:
+    """Commands that live in modules of their own."""
+    if importlib.util.find_spec("eqsat.rule_cli") is not None:
+        importlib.import_module("eqsat.rule_cli").add_rules_commands(app)
+
+
+_attach()
+
+INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = parser().parse_args(arguments)
+    """Run the command; returns the exit code: 0, 1 for a failed check, 2 for a mistake, 130 for an interruption."""
     try:
-        options.run(options)
+        code = app(args=list(sys.argv[1:] if arguments is None else arguments), prog_name="eqsat", standalone_mode=False)
     except BrokenPipeError:
         return 0
-    except (ValueError, TypeError, OSError) as error:
-        print(f"eqsat: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    return 0
+    except (KeyboardInterrupt, typer.Abort):
+        return _failed("interrupted", INTERRUPTED)
+    except AssertionError as error:
+        return _failed(error, 1)
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        return _failed(error, 2)
+    except Exception as error:
+        if not hasattr(error, "format_message"):
+            raise
+        return _failed(f"{error.format_message().rstrip('.')}; see `eqsat --help`", 2)
+    return _failed("interrupted", code) if code == INTERRUPTED else code if isinstance(code, int) else 0
+
+
+def _failed(error: Any, code: int) -> int:
+    print(f"eqsat: {' '.join(str(error).split())}", file=sys.stderr)
+    return code
 
 
 if __name__ == "__main__":

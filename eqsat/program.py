@@ -228,6 +228,17 @@ class Program:
     def __repr__(self) -> str:
         return f"Program({self.name}: {len(self.launches)} launches, {self.cost.seconds * 1e6:.1f} us predicted on {self.target})"
 
+    def view(self, path: str | PathLike[str] | None = None, *, static: bool = False) -> str:
+        """One self-contained page of HTML, written to `path` if given; see `eqsat.view`."""
+        from eqsat.view import view
+
+        return view(self, path, static=static)
+
+    def _repr_html_(self) -> str:
+        from eqsat.view import notebook
+
+        return notebook(self)
+
     def validate(self, *args: Any, seed: int = 0, level: str = "program", **kwargs: Any) -> Validation:
         """Compare with the original on random inputs, or on `args`; see `eqsat.validate`."""
         from eqsat.validate import validate

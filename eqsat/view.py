@@ -32,6 +32,7 @@ __all__ = ["notebook", "roofline_figure", "view"]
 
 TEMPLATE = Path(__file__).with_name("view.html")
 LANGUAGES = {"triton": "Triton", "pallas": "Pallas", "jax": "JAX"}
+BESIDE = 720  # width up to which the drawing stands beside the details
 DISTINCT = 1.05  # below this a ratio is called "the same"
 
 
@@ -61,7 +62,8 @@ def _sections(picture: Picture, static: bool) -> Iterator[Markup]:
 
 
 KERNELS = (
-    "Each box is one launch, each arrow a tensor in device memory. Choose a box to see its formula, its schedule and its source."
+    "Each box is a kernel, with its number of launches; each arrow is a tensor in device memory, dashed where it goes to a later "
+    "launch of an earlier box. Choose a box to see its formula, its schedule and its source."
 )
 ROOFLINE = (
     "Predicted operations per second against operations per byte. Filled dots are the kernels above, hollow ones those of the "
@@ -126,9 +128,10 @@ def _kernels(picture: Picture, static: bool) -> Markup:
     if not boxes:
         return el("p", "No kernels: nothing is left to compute on the device.")
     total = sum(p.seconds * p.count for p in picture.after) or 1.0
-    drawing = el("div", graph_svg(picture), class_="panel canvas", tabindex=0, role="group", aria_label="Graph of kernels")
+    svg, width = graph_svg(picture)
+    drawing = el("div", svg, class_="panel canvas", tabindex=0, role="group", aria_label="Graph of kernels")
     details = el("div", *(_details(b, picture, total, static, len(boxes) == 1) for b in boxes), class_="panel")
-    return el("div", drawing, details, class_="split")
+    return el("div", drawing, details, class_="split" if width <= BESIDE else "stack")
 
 
 def _details(box: Box, picture: Picture, total: float, static: bool, open_: bool) -> Markup:

@@ -16,8 +16,8 @@ SMALLEST = 0.68  # scale below which the drawing scrolls instead of shrinking
 LETTER, LIMIT = 7.1, 26  # width of a character of a pill, and how many it has at most
 
 
-def graph_svg(picture: Picture) -> Markup:
-    """The whole drawing; kernels link to their details."""
+def graph_svg(picture: Picture) -> tuple[Markup, float]:
+    """The whole drawing, in which kernels link to their details, and its width."""
     boxes = picture.boxes
     number = {id(b): n for n, b in enumerate(boxes)}
     nodes = [_node(b) for b in boxes]
@@ -33,14 +33,14 @@ def graph_svg(picture: Picture) -> Markup:
         parts.append(_arrow(arrow, _loop(*ends, lane), "edge back"))
     total = sum(p.seconds * p.count for p in picture.after) or 1.0
     parts += [_drawn(b, node, total) for b, node in zip(boxes, nodes, strict=True)]
-    size = (lane + 2 * MARGIN, height + 2 * MARGIN)
-    return el(
+    wide, high = round(lane + 2 * MARGIN), round(height + 2 * MARGIN)
+    drawing = el(
         "svg", el("defs", _head("arrow-head"), _head("back-head")), *parts,
-        viewBox=f"{-MARGIN:g} {-MARGIN:g} {size[0]:.0f} {size[1]:.0f}", width=round(size[0]), height=round(size[1]),
-        style=f"min-width: {SMALLEST * size[0]:.0f}px",
+        viewBox=f"{-MARGIN:g} {-MARGIN:g} {wide} {high}", width=wide, height=high, style=f"min-width: {SMALLEST * wide:.0f}px",
         role="img", aria_label=f"The kernels of {picture.program.name} and the tensors between them", class_="graph",
         xmlns="http://www.w3.org/2000/svg",
     )  # fmt: skip
+    return drawing, wide
 
 
 def _head(name: str) -> Markup:
@@ -111,13 +111,14 @@ def _kernel(box: Box, left: float, top: float, total: float) -> Markup:
     share = seconds / total
     count = f"\N{MULTIPLICATION SIGN}{box.count}" if box.count > 1 else ""
     facts = f"{time(box.point.seconds)}{' each' if count else ''} \N{MIDDLE DOT} {percent(share)}"
+    inner = left + 24 + 8 * len(str(box.number))
     parts = [
         el("rect", x=left, y=top, width=WIDTH, height=HEIGHT, rx=9, class_="body"),
         el("rect", x=left + 10, y=top + HEIGHT - 9, width=WIDTH - 20, height=3, rx=1.5, class_="track"),
         el("rect", x=left + 10, y=top + HEIGHT - 9, width=max(2.0, (WIDTH - 20) * share), height=3, rx=1.5, class_="fill"),
         el("text", f"{box.number}", x=left + 12, y=top + 22, class_="number"),
-        el("text", _short(box.label, 19), x=left + 32, y=top + 22, class_="name"),
-        el("text", facts, x=left + 32, y=top + 40, class_="facts"),
+        el("text", _short(box.label, 19), x=inner, y=top + 22, class_="name"),
+        el("text", facts, x=inner, y=top + 40, class_="facts"),
         el("text", count, x=left + WIDTH - 10, y=top + 22, text_anchor="end", class_="count"),
         el("text", box.point.bound, x=left + WIDTH - 10, y=top + 40, text_anchor="end", class_="bound"),
     ]

@@ -14,7 +14,7 @@ import pytest
 from planned import program_of
 
 from eqsat.cost import Cost
-from eqsat.view import notebook, roofline_figure, view
+from eqsat.view import roofline_figure, view
 from eqsat.view_layout import Node, lay_out
 from eqsat.view_markup import el, escaped, highlighted
 from eqsat.view_model import Picture
@@ -154,7 +154,8 @@ def test_boxes_do_not_overlap_and_arrows_go_down():
 
 def test_the_page_is_written_and_framed(program, page, tmp_path):
     assert view(program, tmp_path / "page.html") == page == (tmp_path / "page.html").read_text(encoding="utf-8")
-    frame = notebook(program)
+    assert program.view() == page
+    frame = program._repr_html_()
     assert frame.startswith("<iframe") and frame.count("<iframe") == 1 and "<script" not in frame
 
 

@@ -1,0 +1,131 @@
+"""The command line: results on standard output, progress on standard error, a mistake is one line and exit code 2."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from eqsat.cli import app, main, numbers
+from eqsat.devices import DEVICES
+
+SOFTMAX = ["examples.softmax:softmax", "--args", "float32[64,32]"]
+COMMANDS = ("optimize", "inspect", "explain", "view", "devices", "bench")
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c != "bench"])
+def test_help_shows_an_example(command, capsys):
+    assert main([command, "--help"]) == 0
+    assert f"Example: eqsat {command} " in capsys.readouterr().out
+
+
+def test_every_command_is_listed(capsys):
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(f" {command} " in text for command in COMMANDS)
+    assert {c.name or c.callback.__name__ for c in app.registered_commands} >= set(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing"], "No such command 'nothing'"),
+        (["optimize"], "Missing argument 'SUBJECT'"),
+        (["optimize", *SOFTMAX, "--targt", "h100"], "No such option: --targt"),
+        (["optimize", *SOFTMAX, "--target", "h1000"], "target 'h1000': a device of the table required; choose one of a100"),
+        (["optimize", *SOFTMAX, "--numerics", "loose"], "numerics 'loose': one of exact, reassociate, fast required"),
+        (["optimize", *SOFTMAX, "--constants", "x"], "constants 'x': numbers of arguments, such as 0,2, got 'x'"),
+        (["optimize", *SOFTMAX, "--constants", "3"], "constants: positions of the 1 positional arguments required, got 3"),
+        (["optimize", *SOFTMAX, "--time-limit", "soon"], "Invalid value for '--time-limit'"),
+        (["inspect", "nowhere.py:f"], "file 'nowhere.py': a Python file required, found none there"),
+        (["inspect", "examples.softmax:softmax"], "softmax: a function that JAX can trace is required"),
+        (["inspect", "examples.softmax:softmax", "--args", "@nothing"], "module 'examples.softmax' has no 'nothing'"),
+        (["view", "softmax"], "function 'softmax': module:function, such as examples.softmax:softmax"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments, message, capsys):
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"eqsat: {message}") and captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+def test_optimize_prints_the_report_and_writes_kernels(tmp_path, capsys):
+    assert main(["optimize", *SOFTMAX, "--target", "a100", "--validate", "-o", str(tmp_path / "out")]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("softmax on a100, numerics reassociate\n") and captured.err == ""
+    assert {"program.py", "report.txt", "plan.json"} <= {p.name for p in (tmp_path / "out").iterdir()}
+
+
+def test_json_says_what_the_report_says(capsys):
+    assert main(["optimize", *SOFTMAX, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["name"], facts["target"], facts["after"]["launches"]) == ("softmax", "h100", len(facts["kernels"]))
+    assert facts["kernels"][0]["writes"] and "softmax" in facts["kernels"][0]["formula"]
+
+
+def test_quiet_prints_nothing_and_verbose_names_the_phases(capsys):
+    assert main(["optimize", *SOFTMAX, "--quiet"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == captured.err == ""
+    assert main(["optimize", *SOFTMAX, "--quiet", "--verbose"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "" and "read softmax: " in captured.err and "planned " in captured.err
+
+
+def test_a_file_names_functions_and_arguments(tmp_path, capsys):
+    (tmp_path / "a_program_of_mine.py").write_text(
+        "import jax, jax.numpy as jnp\n\n\ndef f(params, x):\n    return jnp.sort(x) @ params['w']\n\n\n"
+        "def arguments():\n    one = jax.ShapeDtypeStruct((4, 4), 'float32')\n    return {'w': one}, one\n"
+    )
+    subject = f"{tmp_path}/a_program_of_mine.py:f"
+    assert main(["inspect", subject, "--args", "@arguments"]) == 0
+    text = capsys.readouterr().out
+    assert "f(params_w: float32[4,4], x: float32[4,4])" in text
+    assert "     1  sort: sort has no reading" in text and "2 equations, 0 of them views, 1 calls of JAX" in text
+    assert main(["inspect", subject, "--args", "@arguments", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["operations"] == {"sort": 1, "dot_general": 1} and facts["calls"][0]["operation"] == "sort"
+
+
+def test_explain_names_rules_with_their_laws(capsys):
+    arguments = "float32[512,512] float32[512,512] float32[512]"
+    assert main(["explain", "examples.matrix_chain:chain", "--args", arguments]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "rules used" in text and "associate_contraction (reassociate)" in text and "(AB)C = A(BC)" in text
+
+
+def test_view_writes_a_page(tmp_path, capsys):
+    place = tmp_path / "softmax.html"
+    assert main(["view", *SOFTMAX, "-o", str(place)]) == 0
+    assert capsys.readouterr().out == f"{place}\n" and "<title>softmax" in place.read_text(encoding="utf-8")
+
+
+def test_devices_as_json(capsys):
+    assert main(["devices", "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)) == list(DEVICES)
+
+
+def test_bench_needs_a_checkout(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.chdir(tmp_path)
+    assert main(["bench", "--quick"]) == 2
+    assert capsys.readouterr().err.startswith("eqsat: bench: the folder benchmarks of a checkout required")
+
+
+def test_an_interruption_is_no_stack_trace(monkeypatch, capsys):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("eqsat.cli._graph", interrupt)
+    assert main(["inspect", "examples.softmax:softmax"]) == 130
+    assert capsys.readouterr().err == "eqsat: interrupted\n"
+
+
+def test_numbers_are_read_as_they_are_written():
+    assert numbers("0, 2 -1") == (0, 2, -1) and numbers("") == ()
