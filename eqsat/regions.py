@@ -284,13 +284,11 @@ def _inputs(step: Any) -> list[Tensor]:
 def _ends(steps: Sequence[Any], last_use: dict[Tensor, int]) -> list[int]:
     """Positions at which to cut: around calls, at a residual, and where a region would grow too large.
 
-    A residual is the only live tensor (inputs that are used on both sides nearby count), lives on beyond a contraction and is
-    no operand of one: it is stored in any case, so a cut loses nothing.
+    A residual is the only live tensor (inputs that are used on both sides nearby count) and is used again beside the result
+    of a contraction that depends on it: it is stored in any case, so a cut loses nothing.
     """
     ends: list[int] = []
     live: dict[Tensor, int] = {}
-    operands = [_contraction_operands(s.term) if isinstance(s, Stored) else set() for s in steps]
-    operand_anywhere = set().union(*operands)
     start = 0
     crossing: list[int] = []
     for i, step in enumerate(steps):
@@ -305,8 +303,7 @@ def _ends(steps: Sequence[Any], last_use: dict[Tensor, int]) -> list[int]:
         crossing.append(sum(live.values()))
         if is_call:
             continue
-        residual = len(live) == 1 and all(t not in operand_anywhere and any(operands[i + 1 : last_use[t]]) for t in live)
-        if residual or not live:
+        if not live or (len(live) == 1 and _rejoins(next(iter(live)), steps[i + 1 : last_use[next(iter(live))] + 1])):
             ends.append(i + 1)
             start = i + 1
         elif i + 1 - start > MAX_DEFINITIONS:
@@ -316,6 +313,21 @@ def _ends(steps: Sequence[Any], last_use: dict[Tensor, int]) -> list[int]:
             start = best + 1
     ends.append(len(steps))
     return sorted(set(ends))
+
+
+def _rejoins(tensor: Tensor, later: Sequence[Any]) -> bool:
+    """True if some later step loads the tensor beside what a contraction made of it."""
+    depends, contracted = {tensor}, set()
+    for step in later:
+        loaded = set(_inputs(step))
+        if tensor in loaded and loaded & contracted:
+            return True
+        made = set(step.outputs) if not isinstance(step, Stored) else {step}
+        if loaded & depends:
+            depends |= made
+            if loaded & contracted or (isinstance(step, Stored) and _contraction_operands(step.term) & depends):
+                contracted |= made
+    return False
 
 
 def _region(block: Sequence[Stored], wanted: set[Tensor], constant: frozenset[Tensor]) -> Region:
