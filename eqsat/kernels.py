@@ -21,6 +21,7 @@ from eqsat.schedule import Schedule, schedules
 from eqsat.work import Work
 
 PER_ENTITY = 20  # ranked fragments priced per storable tensor
+COMBINED = 8  # cheapest kernels of a tensor that may store others on the way
 SIBLINGS = 8  # most kernels merged into one
 CONSTANT_NBYTES = 1 << 28  # a larger result of constants is not folded
 
@@ -206,24 +207,22 @@ class Pool:
         for c in single:
             if c.produces[0].number in wanted:
                 by_term.setdefault(c.kernel.outputs[0].term, c.produces[0])
-        found: list[Candidate] = []
-        for c in single:
-            root = c.produces[0]
-            inside = [
-                (by_term[t], t)
-                for t in c.kernel.terms
-                if t in by_term
-                and by_term[t] is not root
-                and set(by_term[t].axes) <= set(root.axes)
-                and t is not c.kernel.outputs[0].term
-            ]
-            inside = [(e, t) for e, t in inside if e.number not in c.needs]
-            groups = [[x] for x in inside] + ([inside] if len(inside) > 1 else [])
-            for extra in groups:
-                produces = (root, *(e for e, _ in extra))
-                terms = (c.kernel.outputs[0].term, *(t for _, t in extra))
-                found.append(self._priced_candidate(produces, c.needs, terms, c.rules))
-        return found
+        extras = {id(c): self._extras(c, by_term) for c in single}
+        return [
+            self._priced_candidate((c.produces[0], *extra), c.needs, (c.kernel.outputs[0].term, *extra.values()), c.rules)
+            for c in _cheapest([c for c in single if extras[id(c)]], COMBINED)
+            for extra in extras[id(c)]
+        ]
+
+    def _extras(self, c: Candidate, by_term: dict[Term, Entity]) -> list[dict[Entity, Term]]:
+        """Each wanted entity that a candidate computes on the way, and all of them together."""
+        root, top = c.produces[0], c.kernel.outputs[0].term
+        inside: dict[Entity, Term] = {}
+        for t in c.kernel.terms:
+            e = by_term.get(t)
+            if e is not None and e is not root and t is not top and e.number not in c.needs and set(e.axes) <= set(root.axes):
+                inside[e] = t
+        return [{e: t} for e, t in inside.items()] + ([inside] if len(inside) > 1 else [])
 
     def _siblings(self, single: list[Candidate]) -> list[Candidate]:
         """Kernels over one iteration space that share an input, as one launch."""
@@ -254,6 +253,15 @@ class Pool:
         needs = frozenset().union(*(c.needs for c in members))
         terms = tuple(o.term for c in members for o in c.kernel.outputs)
         return self._priced_candidate(produces, needs, terms, frozenset().union(*(c.rules for c in members)))
+
+
+def _cheapest(candidates: list[Candidate], count: int) -> list[Candidate]:
+    """The `count` cheapest candidates of each entity, in the order given."""
+    groups: dict[int, list[Candidate]] = defaultdict(list)
+    for c in candidates:
+        groups[c.produces[0].number].append(c)
+    kept = {id(c) for group in groups.values() for c in sorted(group, key=lambda c: c.cost.seconds)[:count]}
+    return [c for c in candidates if id(c) in kept]
 
 
 def _store(tensor: Stored, term: Term) -> Stored:
