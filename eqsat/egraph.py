@@ -144,7 +144,8 @@ class Engine:
 
     def _size(self) -> int:
         span = self._bindings.RustSpan(__file__, 1, 1)
-        sizes = dict(self._graph.run_program(self._bindings.PrintSize(span, None))[0].sizes)
+        (output,) = self._graph.run_program(self._bindings.PrintSize(span, None))
+        sizes: dict[str, int] = dict(output.sizes)  # type: ignore[union-attr]
         return sum(n for name, n in sizes.items() if name in SIGNATURES)
 
     def _read(self, ingest: _Ingest, stopped: str, growth: dict[str, int], start: float) -> Saturated:
@@ -172,8 +173,8 @@ class Engine:
         classes: dict[int, list[Row]] = {}
         for name, args, out, rule in raw:
             classes.setdefault(out, []).append(ingest.row(name, args, dtype[out], rule))
-        for rows in classes.values():
-            rows.sort(key=lambda r: (r.rule is not None, r.head, r.args, str(r.data)))
+        for members in classes.values():
+            members.sort(key=lambda r: (r.rule is not None, r.head, r.args, str(r.data)))
         root = {graph.value_to_i64(r.inputs[0]): class_of(r.output) for r in functions["Id"].rows}
         _drop_dead(classes)
         class_of_tensor = {s: root[ingest.number[s.term]] for s in ingest.region.definitions}

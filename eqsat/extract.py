@@ -168,10 +168,10 @@ def _in_order(chosen: list[Candidate], wanted: set[int]) -> tuple[Candidate, ...
         if id(c) in open_:
             raise ValueError("extraction: an acyclic selection required, got a cycle")
         open_.add(id(c))
-        for e in sorted(c.needs):
-            visit(producer[e])
+        for needed in sorted(c.needs):
+            visit(producer[needed])
         order[id(c)] = c
 
-    for e in sorted(wanted):
-        visit(producer[e])
+    for output in sorted(wanted):
+        visit(producer[output])
     return tuple(order.values())

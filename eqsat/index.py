@@ -25,23 +25,23 @@ class Axis(NamedTuple):
         return self.name
 
 
-class Quotient(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Quotient:
     """Floor division of an index by a positive integer."""
 
     index: Index
     divisor: int
-    kind: str = "//"  # tells equal-looking tuples apart
 
     def __str__(self) -> str:
         return f"({_operand(self.index)}//{self.divisor})"
 
 
-class Remainder(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Remainder:
     """Non-negative remainder of an index by a positive integer."""
 
     index: Index
     divisor: int
-    kind: str = "%"
 
     def __str__(self) -> str:
         return f"({_operand(self.index)}%{self.divisor})"

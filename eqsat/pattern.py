@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from eqsat.scalars import DTYPES, REDUCTIONS, SCALARS
 
@@ -23,13 +23,22 @@ class Sort:
         return self.name
 
 
-Term = Sort("Term", "T")
-Float = Sort("Float", "T", ("float",))
-Integer = Sort("Integer", "T", ("int", "uint"))
-Bool = Sort("Bool", "T", ("bool",))
-Axis = Sort("Axis", "i64")
-DType = Sort("DType", "i64")
-Number = Sort("Number", "f64")
+if TYPE_CHECKING:  # to a type checker a rule's parameters are patterns, whatever their sort
+    Term: TypeAlias = Any
+    Float: TypeAlias = Any
+    Integer: TypeAlias = Any
+    Bool: TypeAlias = Any
+    Axis: TypeAlias = Any
+    DType: TypeAlias = Any
+    Number: TypeAlias = Any
+else:
+    Term = Sort("Term", "T")
+    Float = Sort("Float", "T", ("float",))
+    Integer = Sort("Integer", "T", ("int", "uint"))
+    Bool = Sort("Bool", "T", ("bool",))
+    Axis = Sort("Axis", "i64")
+    DType = Sort("DType", "i64")
+    Number = Sort("Number", "f64")
 SORTS = {s.name: s for s in (Term, Float, Integer, Bool, Axis, DType, Number)}
 
 

@@ -219,7 +219,7 @@ def kept_steps(steps: Sequence[Any], outputs: Iterable[Tensor]) -> tuple[list[An
 def _copies_early(steps: Sequence[Any]) -> list[Any]:
     """Move each copy of a tensor (a view that is an output) right behind it: the kernel that makes it can write the copy."""
     copies: dict[Tensor, list[Any]] = defaultdict(list)
-    rest = []
+    rest: list[Any] = []
     for step in steps:
         is_copy = isinstance(step, Stored) and step.term.head == "load" and not step.term.args
         (copies[step.term.tensor] if is_copy and isinstance(step.term.tensor, Stored) else rest).append(step)
@@ -317,7 +317,8 @@ def _ends(steps: Sequence[Any], last_use: dict[Tensor, int]) -> list[int]:
 
 def _rejoins(tensor: Tensor, later: Sequence[Any]) -> bool:
     """True if some later step loads the tensor beside what a contraction made of it."""
-    depends, contracted = {tensor}, set()
+    depends: set[Tensor] = {tensor}
+    contracted: set[Tensor] = set()
     for step in later:
         loaded = set(_inputs(step))
         if tensor in loaded and loaded & contracted:

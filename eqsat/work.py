@@ -96,7 +96,7 @@ class Work:
     def contiguous(self) -> Axis | None:
         """The axis to traverse fastest: a reduced one if any load runs along it, else the most frequent one."""
         along = [a for a in self.contiguous_axes if a in self.bound_axes]
-        return (along or self.contiguous_axes or [None])[0]
+        return next(iter(along or self.contiguous_axes), None)
 
     @cached_property
     def follows(self) -> dict[Axis, Axis]:
