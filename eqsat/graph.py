@@ -132,6 +132,13 @@ class Graph:
             ) from error
 
     @staticmethod
+    def from_onnx(source: Any, **options: Any) -> Graph:
+        """Import an ONNX model, given by path or as `onnx.ModelProto`; options as in `eqsat.frontends.onnx.read`."""
+        from eqsat.frontends import onnx
+
+        return onnx.read(source, **options)
+
+    @staticmethod
     def from_networkx(graph: Any) -> Graph:
         """Build from a directed graph of operations; the module describes its attributes."""
         from eqsat import networks

@@ -1,0 +1,239 @@
+"""ONNX models as graphs: the model becomes a JAX function, and that is traced.
+
+Inputs and outputs keep their names and their order; the call returns an `OrderedDict`. Initialisers become constants, shape
+arithmetic is done while importing. Without 64-bit JAX, int64 becomes int32 and float64 is refused.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+
+try:
+    import onnx
+except ImportError as error:
+    raise ImportError("Graph.from_onnx: the package onnx required, got none; pip install 'eqsat[onnx]'") from error
+
+from eqsat import names
+from eqsat.frontends.onnx import (  # noqa: F401  (each fills the table)
+    contractions,
+    control,
+    elementwise,
+    indexing,
+    normalization,
+    pooling,
+    quantization,
+    recurrent,
+    reductions,
+    resize,
+    sequences,
+    views,
+)
+from eqsat.frontends.onnx import model as files
+from eqsat.frontends.onnx.importer import Importer, Scope, definition, lift
+from eqsat.frontends.onnx.table import OnnxError, Unknown, Unsupported, find, is_wide, narrow
+from eqsat.graph import Graph, Literal, Source, Variable, pruned, trace
+
+__all__ = ["OnnxError", "Unknown", "Unsupported", "read"]
+
+
+def read(
+    source: Any,
+    *,
+    inputs: Mapping[str, Any] | None = None,
+    dims: Mapping[str, int] | None = None,
+    constants: Mapping[str, Any] | None = None,
+) -> Graph:
+    """The graph of a model.
+
+    source: a path or an `onnx.ModelProto`.
+    inputs: shapes of inputs (or arrays that have them) where the model leaves them open.
+    dims: sizes of the model's named dimensions.
+    constants: values of inputs that never change; what depends on them alone is computed while importing.
+
+    Raises `OnnxError`, a ValueError, for a model that is malformed; its subclass `Unsupported` names every node that is
+    missing here, and `Unknown` the values that must be bound.
+    """
+    model, folder, name = files.load(source)
+    missing(model, model.graph.node, name, files.opsets(model.opset_import), branches=False)
+    fixed = {key: known(value) for key, value in (constants or {}).items()}
+    importer = Importer(model, folder)
+    wanted = signature(model.graph, name, dict(inputs or {}), dict(dims or {}), fixed)
+    outputs = [v.name for v in model.graph.output]
+    if len(set(outputs)) != len(outputs):
+        raise OnnxError(f"{name}: distinct output names required, got {outputs}")
+
+    tree: list[Any] = []
+
+    def run(*values: Any) -> tuple[list[Any], list[Any]]:
+        importer.trail.clear()
+        bound = dict(zip(wanted, values, strict=True)) | fixed
+        scope = Scope({}, files.opsets(model.opset_import))
+        results = importer.graph(model.graph, bound, scope, outermost=True)
+        named = OrderedDict((key, _result(value, name, key)) for key, value in zip(outputs, results, strict=True))
+        flat, tree[:] = jax.tree_util.tree_flatten(named)[0], [jax.tree_util.tree_structure(named)]
+        return flat, [value for *_, value in importer.trail if isinstance(value, jax.core.Tracer)]
+
+    run.__name__ = names.identifier(name)
+    return labelled(trace(run, tuple(wanted.values()), {}), importer, _leaf_names(wanted), tree[0])
+
+
+def _result(value: Any, name: str, key: str) -> Any:
+    if value is None:
+        raise Unsupported(f"{name}: tensors required as outputs, got nothing for {key!r}")
+    return [_result(v, name, key) for v in value] if isinstance(value, list) else lift(value, key)
+
+
+def known(value: Any) -> Any:
+    """A value that was bound: a tensor, a sequence, or None for an optional without one."""
+    return None if value is None else [known(v) for v in value] if isinstance(value, list) else np.asarray(value)
+
+
+def _leaf_names(tree: Any) -> list[str]:
+    """A sequence's elements are named after it and numbered."""
+    paths, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return ["_".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path) for path, _ in paths]
+
+
+# --- signature --------------------------------------------------------------------------------------------------
+
+
+def signature(
+    graph: Any, name: str, inputs: dict[str, Any], dims: dict[str, int], fixed: dict[str, np.ndarray]
+) -> dict[str, Any]:
+    """Shapes and dtypes of the inputs that stay open, by name."""
+    initialised = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
+    declared = [v.name for v in graph.input]
+    if len(set(declared)) != len(declared):
+        raise OnnxError(f"{name}: distinct input names required, got {declared}")
+    for key in (*inputs, *fixed):
+        if key not in declared:
+            raise OnnxError(f"{name}: inputs among {declared} required, got {key!r}")
+    found: dict[str, Any] = {}
+    unbound: list[str] = []
+    for v in graph.input:
+        if v.name in fixed or (v.name in initialised and v.name not in inputs):
+            continue
+        given, kind = inputs.get(v.name), v.type.WhichOneof("value")
+        if kind == "sequence_type" and isinstance(given, list):
+            element = v.type.sequence_type.elem_type.tensor_type
+            found[v.name] = [jax.ShapeDtypeStruct(_shape(element, part, dims), _dtype(element, v.name, name)) for part in given]
+            continue
+        if kind != "tensor_type":
+            raise Unsupported(
+                f"{name}: tensors required as inputs, got {kind or 'no type'} for {v.name!r}; give a sequence's shapes "
+                "with inputs= or its value with constants="
+            )
+        shape = _shape(v.type.tensor_type, given, dims)
+        if all(isinstance(n, int) for n in shape):
+            found[v.name] = jax.ShapeDtypeStruct(shape, _dtype(v.type.tensor_type, v.name, name))
+        else:
+            unbound.append(f"{v.name!r} has {list(shape)}")
+    if unbound:
+        raise OnnxError(f"{name}: sizes of all dimensions required, got {'; '.join(unbound)}; bind them with dims= or inputs=")
+    return found
+
+
+def _shape(declared: Any, given: Any, dims: Mapping[str, int]) -> tuple[Any, ...]:
+    """Sizes, with a name or "?" for those left open. Files say "unknown" by a name, by nothing and by -1."""
+    if given is not None:
+        return tuple(int(n) for n in getattr(given, "shape", given))
+    if not declared.HasField("shape"):
+        return ("?",)
+    return tuple(
+        dims.get(d.dim_param, d.dim_param)
+        if d.dim_param
+        else d.dim_value
+        if d.HasField("dim_value") and d.dim_value >= 0
+        else "?"
+        for d in declared.shape.dim
+    )
+
+
+def _dtype(declared: Any, key: str, name: str) -> np.dtype:
+    code = declared.elem_type
+    try:
+        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(code))
+    except KeyError:
+        raise OnnxError(f"{name}: a dtype required for input {key!r}, got code {code}") from None
+    if dtype.kind == "O":
+        raise Unsupported(f"{name}: inputs of numbers required, got strings for {key!r}")
+    return dtype if is_wide() else narrow(dtype, f"{name}: input {key!r}")
+
+
+# --- operators that are missing ---------------------------------------------------------------------------------
+
+
+def missing(model: Any, nodes: Any, name: str, opsets: Mapping[str, int], branches: bool) -> None:
+    """Raise one error for every node without meaning here. Branches of `If` count only where others are missing too."""
+    own = {(files.DOMAINS.get(f.domain, f.domain), f.name): f for f in model.functions}
+    certain: list[str] = []
+    possible: list[str] = []
+
+    def visit(nodes: Any, opsets: Mapping[str, int], found: list[str]) -> None:
+        for number, node in enumerate(nodes):
+            domain = files.DOMAINS.get(node.domain, node.domain)
+            opset = opsets.get(domain, 1)
+            known = (domain, node.op_type) in own or find(domain, node.op_type, opset) is not None
+            if not known and definition(domain, node.op_type, opset, node, None) is None:
+                spelled = f"{domain}::{node.op_type}" if domain else node.op_type
+                found.append(f"{spelled} (node {files.label(node, number)!r}, opset {opset})")
+            for body in files.bodies(node):
+                visit(body.node, opsets, possible if node.op_type == "If" and not branches else found)
+
+    visit(nodes, opsets, certain)
+    for function in model.functions:
+        visit(function.node, files.opsets(function.opset_import) or opsets, certain)
+    if certain:
+        listed = list(dict.fromkeys(certain + possible))
+        raise Unsupported(f"{name}: operators of the table required, got {len(listed)} nodes without one: {'; '.join(listed)}")
+
+
+# --- names ------------------------------------------------------------------------------------------------------
+
+
+def labelled(graph: Graph, importer: Importer, inputs: list[str], tree: Any) -> Graph:
+    """The traced graph with the model's names on its variables, and nodes as source lines.
+
+    The trace returns every value of the outermost graph behind the outputs, which tells its variable.
+    """
+    marks = [entry for entry in importer.trail if isinstance(entry[3], jax.core.Tracer)]
+    outputs = _leaf_names(jax.tree_util.tree_unflatten(tree, [0] * tree.num_leaves))
+    declared, inner = graph.outputs[: len(outputs)], graph.outputs[len(outputs) :]
+    hints = _constant_hints(graph, importer) | dict(zip(graph.inputs, inputs, strict=True))
+    for name, v in zip(outputs, declared, strict=True):
+        if isinstance(v, Variable):
+            hints.setdefault(v, name)
+    place = {v: n for n, equation in enumerate(graph.equations) for v in equation.outputs}
+    ends: list[tuple[int, int, str, str]] = []
+    for (number, kind, name, _), v in zip(marks, inner, strict=True):
+        if not isinstance(v, Literal):
+            hints.setdefault(v, name)
+            ends.append((place.get(v, -1), number, kind, name))
+    equations, end = [], iter(sorted(ends, key=lambda e: e[0]))
+    current = next(end, None)
+    for n, equation in enumerate(graph.equations):
+        while current is not None and current[0] < n:
+            current = next(end, None)
+        if current is not None:
+            _, number, kind, name = current
+            equation = replace(equation, source=Source(f"<{graph.name}.onnx>", number + 1, kind))
+            for v in equation.outputs:
+                hints.setdefault(v, f"{name}_{names.short(equation)}")
+        equations.append(equation)
+    return pruned(replace(graph, equations=tuple(equations), outputs=declared, out_tree=tree, hints=hints))
+
+
+def _constant_hints(graph: Graph, importer: Importer) -> dict[Variable, str]:
+    """Initialisers' names, found by where their data lies."""
+    known = {_address(value): name for name, value in importer.initial.items()}
+    return {v: name for v, value in graph.constants.items() if (name := known.get(_address(np.asarray(value)))) is not None}
+
+
+def _address(value: np.ndarray) -> tuple[Any, ...]:
+    return value.__array_interface__["data"][0], value.shape, value.dtype.str
