@@ -7,7 +7,7 @@ added, since overlap is never perfect. All schedules of a kernel are priced at o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -43,6 +43,13 @@ class Cost:
 
 
 FREE = Cost(0.0, 0, 0, 0)
+
+# What a selection of kernels is judged by, in seconds (of which the last term only breaks ties).
+OBJECTIVES: dict[str, Callable[[Cost, Device], float]] = {
+    "time": lambda cost, device: cost.seconds,
+    "launches": lambda cost, device: cost.launches + cost.seconds,
+    "traffic": lambda cost, device: cost.nbytes / device.dram_bytes_per_second + 1e-3 * cost.seconds,
+}
 
 
 def price(work: Work, schedules: Sequence[Schedule], device: Device) -> tuple[Cost, Schedule | None]:

@@ -20,7 +20,7 @@ class Choice:
     """Chosen candidates in an order in which they can run, their total, and the solver's bound."""
 
     candidates: tuple[Candidate, ...]
-    seconds: float
+    price: float
     gap: float  # relative distance to the proved bound; 0 is optimal
     status: str
 
@@ -50,7 +50,7 @@ def choose(
     if x is None:
         raise ValueError(f"extraction: a feasible selection required, got {status}")
     ordered = _in_order([c for i, c in enumerate(candidates) if x[i] > 0.5], wanted)
-    return Choice(ordered, sum(c.cost.seconds for c in ordered), gap, status)
+    return Choice(ordered, sum(c.price for c in ordered), gap, status)
 
 
 class _Problem:
@@ -69,7 +69,7 @@ class _Problem:
             self._at_least(dict.fromkeys(producers[output], 1.0), 1.0)
         self._dependencies(producers)
         if limit < float("inf"):
-            self._at_least({i: -c.cost.seconds * 1e6 for i, c in enumerate(candidates)}, -limit * 1e6)
+            self._at_least({i: -c.price * 1e6 for i, c in enumerate(candidates)}, -limit * 1e6)
 
     def _at_least(self, row: dict[int, float], bound: float) -> None:
         self.rows.append(row)
@@ -97,7 +97,7 @@ class _Problem:
         at, columns, values = zip(*entries, strict=True)
         matrix = csr_array((values, (at, columns)), shape=(len(self.rows), n))
         # A nanosecond per kernel breaks ties between free selections.
-        cost = np.array([c.cost.seconds * 1e6 + 1e-3 for c in self.candidates] + [0.0] * orders)
+        cost = np.array([c.price * 1e6 + 1e-3 for c in self.candidates] + [0.0] * orders)
         result = milp(
             cost,
             constraints=LinearConstraint(matrix, np.array(self.lower), np.inf),
@@ -112,14 +112,14 @@ def _undominated(candidates: list[Candidate], limit: float) -> list[Candidate]:
     """Without those that cost more than a known selection, or that another beats with no more loads and no fewer stores."""
     rows = sorted(
         (
-            c.cost.seconds,
+            c.price,
             -sum(1 << e.number for e in c.produces).bit_count(),
             i,
             sum(1 << n for n in c.needs),
             sum(1 << e.number for e in c.produces),
         )
         for i, c in enumerate(candidates)
-        if c.cost.seconds <= limit
+        if c.price <= limit
     )
     kept: list[tuple[int, int, int]] = []
     by_product: dict[int, list[tuple[int, int]]] = {}

@@ -11,7 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from eqsat.cones import Cones, Entity, Fragment
-from eqsat.cost import FREE, Cost, price
+from eqsat.cost import FREE, OBJECTIVES, Cost, price
 from eqsat.devices import Device
 from eqsat.egraph import Row, Saturated, loads_in
 from eqsat.index import Axis
@@ -34,20 +34,22 @@ class Candidate:
     needs: frozenset[int]  # numbers of entities that it loads
     kernel: Kernel
     cost: Cost
+    price: float  # what the objective makes of the cost
     schedule: Schedule | None
     rules: frozenset[str]  # rules that made some e-node of it
     constant: bool = False  # depends on constants only: run once, so it costs nothing
 
     @property
     def fits(self) -> bool:
-        return self.cost.seconds < float("inf")
+        return self.price < float("inf")
 
 
 class Pool:
     """Builds the candidates of one saturated region."""
 
-    def __init__(self, saturated: Saturated, region: Region, device: Device) -> None:
+    def __init__(self, saturated: Saturated, region: Region, device: Device, objective: str = "time") -> None:
         self.device, self.region = device, region
+        self._objective = OBJECTIVES[objective]
         self.axes = saturated.axes
         self.classes = {c: list(rows) for c, rows in saturated.classes.items()}
         self.entities: list[Entity] = []
@@ -143,7 +145,8 @@ class Pool:
             self._priced[terms] = price(work, schedules(work), self.device)
         cost, schedule = self._priced[terms]
         folded = all(e.constant for e in produces) and all(self._constant_leaf(t) for t in kernel.inputs)
-        return Candidate(produces, needs, kernel, FREE if folded else cost, schedule, rules, folded)
+        cost = FREE if folded else cost
+        return Candidate(produces, needs, kernel, cost, self._objective(cost, self.device), schedule, rules, folded)
 
     def _constant_leaf(self, tensor: Tensor) -> bool:
         return tensor in self.region.constant or any(e.tensor is tensor and e.constant for e in self.entities)
@@ -195,7 +198,7 @@ class Pool:
             if key not in found:
                 found[key] = self._candidate(e, fragment)
             kernels.append(found[key])
-            total += found[key].cost.seconds
+            total += found[key].price
             needed |= fragment.leaves
         return total, tuple(kernels)
 
@@ -229,7 +232,7 @@ class Pool:
         best: dict[int, Candidate] = {}
         for c in single:
             n = c.produces[0].number
-            if n not in best or c.cost.seconds < best[n].cost.seconds:
+            if n not in best or c.price < best[n].price:
                 best[n] = c
         groups: dict[tuple[Axis, ...], list[Candidate]] = defaultdict(list)
         for c in best.values():
@@ -260,7 +263,7 @@ def _cheapest(candidates: list[Candidate], count: int) -> list[Candidate]:
     groups: dict[int, list[Candidate]] = defaultdict(list)
     for c in candidates:
         groups[c.produces[0].number].append(c)
-    kept = {id(c) for group in groups.values() for c in sorted(group, key=lambda c: c.cost.seconds)[:count]}
+    kept = {id(c) for group in groups.values() for c in sorted(group, key=lambda c: c.price)[:count]}
     return [c for c in candidates if id(c) in kept]
 
 

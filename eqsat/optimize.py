@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from eqsat.cost import FREE, Cost, price
+from eqsat.cost import FREE, OBJECTIVES, Cost, price
 from eqsat.devices import Device, device
 from eqsat.egraph import Budget, Engine
 from eqsat.extract import choose
@@ -31,6 +31,7 @@ def optimize(
     *args: Any,
     target: str = "h100",
     numerics: str = "reassociate",
+    objective: str = "time",
     constants: Sequence[int] = (),
     time_limit: float = 30.0,
     rules: Iterable[Rule] | None = None,
@@ -41,6 +42,7 @@ def optimize(
     fn: a JAX function, with example arguments (arrays, pytrees, or jax.ShapeDtypeStruct), or a Graph.
     target: a device of `eqsat.devices.DEVICES`; costs are predicted for it.
     numerics: "exact", "reassociate" or "fast": what a rule may change (see `eqsat.rule`).
+    objective: "time", "launches" or "traffic": what a selection of kernels is judged by.
     constants: positions of arguments that never change (weights); what depends on them alone is computed once.
     time_limit: seconds; afterwards the regions not yet searched keep their original kernels.
     rules: the rules to use instead of the built-in packs.
@@ -51,6 +53,8 @@ def optimize(
     card = device(target)
     if numerics not in TIERS:
         raise ValueError(f"numerics {numerics!r}: one of {', '.join(TIERS)} required")
+    if objective not in OBJECTIVES:
+        raise ValueError(f"objective {objective!r}: one of {', '.join(OBJECTIVES)} required")
     deadline = time.perf_counter() + time_limit
     graph = fn if isinstance(fn, Graph) else Graph.from_jax(fn, *args, **kwargs)
     reading = read(graph)
@@ -60,7 +64,7 @@ def optimize(
     outputs = tuple(renamed.get(t, t) for t in reading.outputs)
     parts = cut(steps, outputs, fixed)
     log.info("read %s: %d equations, %d tensors, %d parts", graph.name, len(graph.equations), len(steps), len(parts))
-    search = _Search(card, admitted, deadline)
+    search = _Search(card, admitted, objective, deadline)
     planned: list[PlannedKernel | Call] = []
     for part in parts:
         planned.extend(search.plan(part) if isinstance(part, Region) else [part])
@@ -132,8 +136,8 @@ class RegionPlan:
 class _Search:
     """Optimises each distinct region once."""
 
-    def __init__(self, card: Device, rules: Sequence[Rule], deadline: float) -> None:
-        self.card, self.rules, self.deadline = card, rules, deadline
+    def __init__(self, card: Device, rules: Sequence[Rule], objective: str, deadline: float) -> None:
+        self.card, self.rules, self.objective, self.deadline = card, rules, objective, deadline
         self.plans: dict[Hashable, RegionPlan] = {}
         self._engine: Engine | None = None
         self._names: dict[str, int] = {}
@@ -154,7 +158,7 @@ class _Search:
         if self._engine is None:
             self._engine = Engine(self.rules)
         saturated = self._engine.saturate(region, Budget(seconds=min(3.0, remaining / 3)))
-        pool = Pool(saturated, region, self.card)
+        pool = Pool(saturated, region, self.card, self.objective)
         candidates = pool.candidates()
         found = time.perf_counter()
         outputs = [e for e in pool.entities if e.tensor in region.outputs]
@@ -171,7 +175,9 @@ class _Search:
         for stored in region.definitions:
             kernel = _leaf_kernel(stored)
             original = _original(kernel.outputs[0], self.card)
-            kernels.append(Candidate((), frozenset(), kernel, original.cost, original.schedule, frozenset()))
+            kernels.append(
+                Candidate((), frozenset(), kernel, original.cost, original.cost.seconds, original.schedule, frozenset())
+            )
         return RegionPlan(region, self._named(tuple(kernels)), 1.0, summary)
 
     def _named(self, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
