@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--quick", action="store_true", help="fewer workloads and repetitions")
     top.add_argument("--only", default="*", metavar="PATTERN", help="family/name, with * and ?, or a part of it")
     top.add_argument("--predict", action="store_true", help="plans only: nothing is run")
+    top.add_argument("--seconds", type=float, metavar="SECONDS", help="of measuring, per workload; default 3, or 0.6 if quick")
     top.add_argument("--engines", nargs="+", metavar="NAME", help=f"of: {', '.join(engines.ENGINES)}")
     top.add_argument("--target", default="h100", help="the device of the predictions")
     top.add_argument("--numerics", default="reassociate", help="exact, reassociate or fast")
@@ -50,6 +52,11 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--list", action="store_true", help="name the workloads and engines, run nothing")
     top.add_argument("--compare", nargs=2, type=Path, metavar=("A", "B"), help="two result files")
     return top
+
+
+def effort(options: argparse.Namespace) -> Effort:
+    usual = QUICK if options.quick else Effort()
+    return replace(usual, seconds=options.seconds) if options.seconds else usual
 
 
 def listed(chosen: Sequence[Workload]) -> None:
@@ -76,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"--peers: XLA:GPU: {reason}")
     kept = Options(
         options.target, options.numerics, options.seed, options.time_limit, tuple(e.name for e in contestants),
-        QUICK if options.quick else Effort(), not options.predict, options.peers is not None,
+        effort(options), not options.predict, options.peers is not None,
     )  # fmt: skip
     if options.fresh:
         options.output.unlink(missing_ok=True)
