@@ -1,0 +1,296 @@
+"""Writes what is generated in these pages: reference tables, the output below each example, pictures.
+
+python docs/generate.py             the pages in reference/, from the product's own tables
+python docs/generate.py --outputs   also run every example and refresh the text that it prints
+python docs/generate.py --pictures  also take the pictures again (needs Chromium)
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import inspect
+import io
+import itertools
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).resolve().parent
+NOTE = "<!-- Written by docs/generate.py from the tables of the product; change those. -->\n"
+MINUS_INFINITY = "-\N{INFINITY}"
+
+
+# --- reference ---------------------------------------------------------------------------------------------------
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join(f"| {' | '.join(str(cell).replace('|', '&#124;') for cell in line)} |" for line in lines)
+
+
+def code(text: Any) -> str:
+    return f"`{text}`" if str(text) else ""
+
+
+def operations() -> str:
+    from eqsat.scalars import DTYPES, REDUCTIONS, SCALARS
+
+    return f"""# Operations, reductions, dtypes
+{NOTE}
+A row of `eqsat/scalars.py` is all that `eqsat` knows of an operation: the e-graph, the evaluation, the cost model and the
+printers read it from there.
+
+## Scalar operations
+
+`{{0}}`, `{{1}}`, ... stand for the operands. *Unit* is the pipe that runs an operation, *weight* its instructions
+there.
+
+{table(["operation", "JAX", "Triton", "unit", "weight", "operands", "laws"], map(_scalar, SCALARS.values()))}
+
+## Reductions
+
+{table(["reduction", "combines with", "operands", "identity in float32"], map(_reduction, REDUCTIONS.values()))}
+
+## Dtypes
+
+An operation on a narrow float is computed in *computes in* and rounded once.
+
+{table(["dtype", "bytes", "kind", "computes in"], ([code(d.name), d.nbytes, d.kind, code(d.compute)] for d in DTYPES.values()))}
+"""
+
+
+def _scalar(op: Any) -> list[Any]:
+    laws = [word for word in ("commutative", "associative") if getattr(op, word)]
+    if op.increasing:
+        laws.append("monotone" if op.arity == 1 else f"monotone in {', '.join(map(str, op.increasing))}")
+    return [code(op.name), code(op.jax), code(op.triton), op.unit, f"{op.weight:g}", ", ".join(op.kinds), ", ".join(laws)]
+
+
+def _reduction(r: Any) -> list[Any]:
+    dtype = "float32" if "float" in r.kinds else "int32"
+    value = str(r.identity(dtype)).replace("-inf", MINUS_INFINITY).replace("inf", "\N{INFINITY}")
+    return [code(r.name), code(r.combine), ", ".join(r.kinds), value if dtype == "float32" else f"{value} (int32)"]
+
+
+def primitives() -> str:
+    import eqsat.primitives as package
+
+    rows = [
+        [code(name), "view" if row.view else "computes", code(inspect.getmodule(row.read).__name__.rsplit(".", 1)[-1])]  # type: ignore[union-attr]
+        for name, row in sorted(package.TABLE.items())
+    ]
+    return f"""# Primitives
+{NOTE}
+The primitives of JAX that have a reading in index notation. A *view* becomes an index expression and costs nothing. Every other
+primitive runs as a call of JAX, and the report counts it; so does one of these where its parameters have no reading.
+
+{table(["primitive", "is a", "file in eqsat/primitives"], rows)}
+"""
+
+
+def rules() -> str:
+    from eqsat.rule import TIERS
+    from eqsat.rules import PACKS
+
+    parts = [
+        f"# Rules\n{NOTE}\nFusion is no rule: it is an equality of the language (see [How it works](../how-it-works.md)). "
+        "These are the laws beside it. A law written `a = b` is used in both directions, `a -> b` in one. The tier says what it "
+        f"keeps; `--numerics` admits the tiers up to the one it names, in the order {', '.join(map(code, TIERS))}."
+    ]
+    for name, pack in PACKS.items():
+        ordered = sorted(pack, key=lambda r: TIERS.index(r.tier))
+        families = itertools.groupby(ordered, lambda r: (r.tier, r.gives_up, r.doc))
+        parts += [f"## {name}", *(_rules(list(family)) for _, family in families)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _rules(family: Sequence[Any]) -> str:
+    """Rules of one docstring, tier and loss."""
+    first = family[0]
+    loss = f", gives up {first.gives_up}" if first.gives_up else ""
+    names, laws = ", ".join(f"**`{r.name}`**" for r in family), "\n".join(r.law for r in family)
+    return f"{names}\n\n*{first.tier}{loss}.* {' '.join(first.doc.split())}\n\n```text\n{laws}\n```"
+
+
+def command_line() -> str:
+    """The help of every command, as typer writes it without colours."""
+    from typer.main import get_command
+
+    from eqsat.cli import app
+
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    parts = [f"# Command line\n{NOTE}\nA mistake is one line on standard error and exit code 2; a failed check is exit code 1."]
+    for name, command in commands.items():
+        rows = [_option(p) for p in command.params if p.name != "help"]
+        parts.append(f"## eqsat {name}\n\n{command.help}")
+        parts += [table(["", "", "default"], rows)] if rows else []
+        parts += [f"```\n{command.epilog.removeprefix('Example: ')}\n```"] if command.epilog else []
+    return "\n\n".join(parts) + "\n"
+
+
+def _option(p: Any) -> list[Any]:
+    names = ", ".join(map(code, p.opts)) if p.param_type_name == "option" else code(p.metavar or p.name)
+    default = code(p.default) if isinstance(p.default, int | float | str) and not isinstance(p.default, bool) else ""
+    return [names, p.help or "", default]
+
+
+def devices() -> str:
+    from eqsat.devices import DEVICES
+
+    dtypes = list(dict.fromkeys(d for card in DEVICES.values() for d in card.tensor_flops))
+    facts = [
+        ("compute capability", lambda c: f"{c.compute_capability // 10}.{c.compute_capability % 10}"),
+        ("multiprocessors", lambda c: c.multiprocessors),
+        ("memory, TB/s", lambda c: f"{c.dram_bytes_per_second / 1e12:g}"),
+        ("L2, TB/s", lambda c: f"{c.l2_bytes_per_second / 1e12:g}"),
+        ("L2, MB", lambda c: c.l2_nbytes >> 20),
+        ("shared memory of a program, kB", lambda c: c.shared_nbytes >> 10),
+        ("float32, Tflop/s", lambda c: f"{c.vector_flops / 1e12:g}"),
+        ("float64, Tflop/s", lambda c: f"{c.float64_flops / 1e12:g}"),
+        ("special functions, T/s", lambda c: f"{c.special_ops_per_second / 1e12:g}"),
+        ("launch, \N{MICRO SIGN}s", lambda c: f"{c.launch_seconds * 1e6:g}"),
+    ]
+    rows: list[list[Any]] = [[name, *(fact(card) for card in DEVICES.values())] for name, fact in facts]
+    for d in dtypes:
+        rows.append([f"{d} products, Tflop/s", *(_rate(c.tensor_flops.get(d)) for c in DEVICES.values())])
+    sources = "\n".join(f"- `{name}`: {card.source}" for name, card in DEVICES.items())
+    return f"""# Devices
+{NOTE}
+Peak rates, dense; `eqsat/devices.py` is the table, and [Add a device](../tutorials/add-a-device.md) says how to extend it.
+
+{table(["", *DEVICES], rows)}
+
+Sources:
+
+{sources}
+"""
+
+
+def _rate(value: float | None) -> str:
+    return f"{value / 1e12:g}" if value else "\N{EM DASH}"
+
+
+PAGES = {
+    "reference/command-line.md": command_line,
+    "reference/operations.md": operations,
+    "reference/primitives.md": primitives,
+    "reference/rules.md": rules,
+    "reference/devices.md": devices,
+}
+
+
+# --- examples ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of Python: its text, the line of its first statement, and where its output stands, if it shows one."""
+
+    text: str
+    line: int
+    output: slice | None
+
+
+BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.DOTALL | re.MULTILINE)
+
+
+def blocks(page: str) -> Iterator[Block]:
+    for found in BLOCK.finditer(page):
+        output = slice(found.start(2), found.end(2)) if found.group(2) is not None else None
+        yield Block(found.group(1), page.count("\n", 0, found.start(1)) + 1, output)
+
+
+def run(path: Path) -> list[str]:
+    """Run a page's blocks one after the other in one namespace; returns what each printed.
+
+    Lines keep their numbers, so that errors point into the page, and names in reports come from it.
+    """
+    scope: dict[str, Any] = {"__name__": path.stem}
+    printed = []
+    for block in blocks(path.read_text()):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            exec(compile("\n" * (block.line - 1) + block.text, str(path), "exec"), scope)
+        printed.append(out.getvalue())
+    return printed
+
+
+SIGNATURES = {"architecture.md"}  # pages whose Python is not meant to run
+
+
+def examples() -> list[Path]:
+    """The pages with something to run."""
+    return [p for p in sorted(DOCS.rglob("*.md")) if p.name not in SIGNATURES and next(blocks(p.read_text()), None)]
+
+
+def refresh(path: Path) -> None:
+    """Put what each block prints below it, where the page shows it."""
+    page = path.read_text()
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        printed = run(path)
+    for block, text in reversed(list(zip(blocks(page), printed, strict=True))):
+        if block.output is not None:
+            page = page[: block.output.start] + _trimmed(text) + page[block.output.stop :]
+    path.write_text(page)
+
+
+def _trimmed(text: str) -> str:
+    return "\n".join(line.rstrip() for line in text.strip("\n").splitlines()) + "\n"
+
+
+# --- pictures ----------------------------------------------------------------------------------------------------
+
+SHOTS = {  # name: (scheme, width, height, element to show, kernel to open)
+    "page-light": ("light", 1360, 1240, "", ""),
+    "page-dark": ("dark", 1360, 1240, "", "#kernel-3"),
+    "roofline": ("light", 1100, 620, "roofline", ""),
+    "time-and-bytes": ("light", 1100, 720, "where", ""),
+}
+
+
+def pictures() -> None:
+    """Screenshots of the page of a transformer block."""
+    import eqsat
+    from examples.blocks import PROGRAMS
+
+    function, args = PROGRAMS["transformer block B4 S1024 E1024"]
+    page = eqsat.optimize(function, *args).view()
+    with tempfile.TemporaryDirectory() as folder:
+        for name, (scheme, width, height, section, kernel) in SHOTS.items():
+            place = Path(folder) / "page.html"
+            shown = f"<style>header, nav, footer, section:not(#{section}) {{ display: none }} h2 {{ margin-top: 20px }}</style>"
+            place.write_text(page.replace("</head>", f"{shown}</head>") if section else page, encoding="utf-8")
+            _shoot(place.as_uri() + kernel, DOCS / "pictures" / f"{name}.png", scheme, (width, height), folder)
+
+
+def _shoot(address: str, target: Path, scheme: str, size: tuple[int, int], folder: str) -> None:
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        raise SystemExit("pictures: Chromium required, found none; install the package chromium")
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={folder}/user"]
+    flags += [f"--window-size={size[0]},{size[1]}", f"--blink-settings=preferredColorScheme={int(scheme == 'light')}"]
+    flags += ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"]
+    subprocess.run([chromium, *flags, f"--screenshot={target}", address], check=True, capture_output=True, timeout=90)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--outputs", action="store_true")
+    parser.add_argument("--pictures", action="store_true")
+    options = parser.parse_args()
+    for name, page in PAGES.items():
+        (DOCS / name).write_text(page())
+    for path in examples() if options.outputs else ():
+        refresh(path)
+    if options.pictures:
+        pictures()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""The pages: every example runs as written, and generated parts are up to date."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from eqsat.devices import DEVICES
+
+ROOT = Path(__file__).resolve().parent.parent
+SPEC = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs" / "generate.py")
+generate = importlib.util.module_from_spec(SPEC)
+
+sys.modules["docs_generate"] = generate  # dataclasses look their module up
+SPEC.loader.exec_module(generate)
+
+
+@pytest.fixture
+def devices():
+    """The table of devices, as it was before a page added to it."""
+    rows = dict(DEVICES)
+    yield
+    DEVICES.clear()
+    DEVICES.update(rows)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("devices")
+@pytest.mark.parametrize("path", generate.examples(), ids=lambda p: p.stem)
+def test_examples_run_as_written(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for block, printed in zip(generate.blocks(path.read_text()), generate.run(path), strict=True):
+        assert bool(printed) or block.output is None, f"{path.name}:{block.line}: an output is shown, but nothing printed"
+
+
+@pytest.mark.parametrize("name", ["command-line", "operations", "primitives", "rules", "devices"])
+def test_generated_pages_are_up_to_date(name):
+    text = generate.PAGES[f"reference/{name}.md"]()
+    assert (ROOT / "docs" / "reference" / f"{name}.md").read_text() == text, "run: python docs/generate.py"
+
+
+def test_links_between_pages_lead_somewhere():
+    wrong = []
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        for link in re.findall(r"\]\(([\w./-]+\.(?:md|png|html))(?:#[\w-]*)?\)", page.read_text()):
+            if not (page.parent / link).exists():
+                wrong.append(f"{page.relative_to(ROOT)}: {link}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_page_is_in_the_navigation():
+    text = (ROOT / "mkdocs.yml").read_text()
+    pages = {str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs").rglob("*.md")}
+    assert {p for p in pages if p not in text} == set()
