@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from eqsat import __version__
+from eqsat.cost import OBJECTIVES
 from eqsat.devices import DEVICES
 from eqsat.rule import TIERS
 from eqsat.scalars import DTYPES
@@ -93,10 +94,16 @@ def _graph(subject: str, args: str) -> Graph:
     from eqsat.graph import Graph
 
     if subject.endswith(".onnx"):
-        if not hasattr(Graph, "from_onnx"):
-            raise ValueError(f"{subject}: a function required, got an ONNX file; this version reads none")
-        return Graph.from_onnx(subject)
+        return Graph.from_onnx(subject, dims=dimensions(args))
     return Graph.from_jax(function_of(subject), *_arguments(subject, args))
+
+
+def dimensions(text: str) -> dict[str, int]:
+    """Sizes of a model's named dimensions: ``batch=4 sequence=128``."""
+    words = [w.partition("=") for w in text.replace(",", " ").split()]
+    if wrong := ["".join(w) for w in words if not w[2].isdigit()]:
+        raise ValueError(f"arguments {text!r}: sizes of the model's dimensions, such as 'batch=4', got {wrong[0]!r}")
+    return {name: int(size) for name, _, size in words}
 
 
 def _arguments(subject: str, args: str) -> tuple[Any, ...]:
@@ -126,12 +133,16 @@ Args = Annotated[
     typer.Option(
         "--args",
         metavar="SHAPES",
-        help="Example arguments: 'float32[4,8] int32[]', or @name for a tuple, or a function that makes one, in the same module.",
+        help="Example arguments: 'float32[4,8] int32[]'; @name for a tuple, or a function that makes one, in the same module; "
+        "for an ONNX model the sizes of its named dimensions: 'batch=4'.",
     ),
 ]
 Target = Annotated[str, typer.Option(help="A device of the table (see `eqsat devices`).", autocompletion=lambda: list(DEVICES))]
 Numerics = Annotated[
     str, typer.Option(help="What a rule may change: exact, reassociate or fast.", autocompletion=lambda: list(TIERS))
+]
+Objective = Annotated[
+    str, typer.Option(help="What kernels are judged by: time, launches or traffic.", autocompletion=lambda: list(OBJECTIVES))
 ]
 Constants = Annotated[str, typer.Option(metavar="NUMBERS", help="Numbers of arguments that never change: '0,2'.")]
 TimeLimit = Annotated[float, typer.Option(metavar="SECONDS", help="Afterwards, the best program so far.")]
@@ -204,22 +215,13 @@ def _progress(start: str, quiet: bool, verbose: bool) -> Iterator[None]:
         log.setLevel(before)
 
 
-def _optimized(
-    subject: str,
-    args: str,
-    target: str,
-    numerics: str,
-    constants: str,
-    time_limit: float,
-    quiet: bool = False,
-    verbose: bool = False,
-) -> Program:
+def _optimized(subject: str, args: str, constants: str, quiet: bool, verbose: bool, **options: Any) -> Program:
+    """The program of a subject; `options` are those of `eqsat.optimize`."""
     import eqsat
 
     with _progress(f"reading {subject}", quiet, verbose):
         fixed = numbers(constants)
-        graph = _graph(subject, args)
-        return eqsat.optimize(graph, target=target, numerics=numerics, constants=fixed, time_limit=time_limit)
+        return eqsat.optimize(_graph(subject, args), constants=fixed, **options)
 
 
 # --- commands ----------------------------------------------------------------------------------------------------
@@ -233,6 +235,7 @@ def optimize(
     args: Args = "",
     target: Target = "h100",
     numerics: Numerics = "reassociate",
+    objective: Objective = "time",
     constants: Constants = "",
     time_limit: TimeLimit = 30.0,
     validate: Annotated[bool, typer.Option("--validate", help="Compare with the original at these shapes.")] = False,
@@ -244,7 +247,8 @@ def optimize(
     verbose: Verbose = False,
 ) -> None:
     """Optimise a function and print the report."""
-    program = _optimized(subject, args, target, numerics, constants, time_limit, quiet, verbose)
+    options = {"target": target, "numerics": numerics, "objective": objective, "time_limit": time_limit}
+    program = _optimized(subject, args, constants, quiet, verbose, **options)
     if as_json:
         print(json.dumps(_facts_of_program(program), indent=1))
     elif not quiet:
@@ -289,13 +293,15 @@ def explain(
     args: Args = "",
     target: Target = "h100",
     numerics: Numerics = "reassociate",
+    objective: Objective = "time",
     constants: Constants = "",
     time_limit: TimeLimit = 30.0,
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
     """Say how the program came about: what was searched, and each rule used with its law."""
-    program = _optimized(subject, args, target, numerics, constants, time_limit, False, verbose)
+    options = {"target": target, "numerics": numerics, "objective": objective, "time_limit": time_limit}
+    program = _optimized(subject, args, constants, False, verbose, **options)
     if as_json:
         facts = _facts_of_program(program)
         print(json.dumps({key: facts[key] for key in ("name", "search", "gap", "rules", "calls")}, indent=1))
@@ -309,6 +315,7 @@ def view(
     args: Args = "",
     target: Target = "h100",
     numerics: Numerics = "reassociate",
+    objective: Objective = "time",
     constants: Constants = "",
     time_limit: TimeLimit = 30.0,
     out: Annotated[str, typer.Option("--out", "-o", metavar="FILE", help="Where to write the page.")] = "",
@@ -322,7 +329,8 @@ def view(
     """Write the program as one page of HTML: kernels, roofline, sources, rules."""
     from eqsat.view import view as page
 
-    program = _optimized(subject, args, target, numerics, constants, time_limit, quiet, verbose)
+    options = {"target": target, "numerics": numerics, "objective": objective, "time_limit": time_limit}
+    program = _optimized(subject, args, constants, quiet, verbose, **options)
     place = Path(out or f"{program.name}.html")
     with _progress(f"drawing {place}", quiet, verbose):
         page(program, place, static=static)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from eqsat.cost import price
@@ -113,7 +114,8 @@ class Picture:
             if isinstance(step, Stored):
                 leaves = tuple(dict.fromkeys(t.tensor for t in step.term.walk() if t.head == "load"))
                 known.setdefault(Region(leaves, (step,), (step,)).key, []).append(step)
-        return [self._original(steps[0], len(steps)) for steps in known.values()]
+        points = [self._original(steps[0], len(steps)) for steps in known.values()]
+        return [p for p in points if isfinite(p.seconds)]
 
     def _original(self, step: Stored, count: int) -> Point:
         kernel = Kernel(step.name, (step,))

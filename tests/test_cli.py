@@ -39,6 +39,11 @@ def test_every_command_is_listed(capsys):
         (["optimize", *SOFTMAX, "--targt", "h100"], "No such option: --targt"),
         (["optimize", *SOFTMAX, "--target", "h1000"], "target 'h1000': a device of the table required; choose one of a100"),
         (["optimize", *SOFTMAX, "--numerics", "loose"], "numerics 'loose': one of exact, reassociate, fast required"),
+        (["optimize", *SOFTMAX, "--objective", "fun"], "objective 'fun': one of time, launches, traffic required"),
+        (
+            ["inspect", "model.onnx", "--args", "batch"],
+            "arguments 'batch': sizes of the model's dimensions, such as 'batch=4', got",
+        ),
         (["optimize", *SOFTMAX, "--constants", "x"], "constants 'x': numbers of arguments, such as 0,2, got 'x'"),
         (["optimize", *SOFTMAX, "--constants", "3"], "constants: positions of the 1 positional arguments required, got 3"),
         (["optimize", *SOFTMAX, "--time-limit", "soon"], "Invalid value for '--time-limit'"),
@@ -91,6 +96,18 @@ def test_a_file_names_functions_and_arguments(tmp_path, capsys):
     assert main(["inspect", subject, "--args", "@arguments", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["operations"] == {"sort": 1, "dot_general": 1} and facts["calls"][0]["operation"] == "sort"
+
+
+def test_an_onnx_model_is_a_subject(tmp_path, capsys):
+    onnx = pytest.importorskip("onnx")
+    value = onnx.helper.make_tensor_value_info
+    node = onnx.helper.make_node("Relu", ["x"], ["y"])
+    graph = onnx.helper.make_graph([node], "g", [value("x", 1, ["n", 4])], [value("y", 1, ["n", 4])])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)]), str(tmp_path / "model.onnx"))
+    assert main(["inspect", str(tmp_path / "model.onnx"), "--args", "n=3"]) == 0
+    assert "x: float32[3,4]" in capsys.readouterr().out
+    assert main(["inspect", str(tmp_path / "nothing.onnx")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_explain_names_rules_with_their_laws(capsys):
