@@ -68,7 +68,18 @@ class Cones:
         self.classes, self.axes, self.entities, self.region, self.device = classes, axes, entities, region, device
         self._number_rows()
         self._sequence = self._order()
+        self._users_of: dict[int, set[int]] = {c: set() for c in classes}
+        self._loading: dict[int, set[int]] = {e.number: set() for e in entities}
+        for n, row in enumerate(self.rows):
+            for arg in row.args:
+                self._users_of[arg].add(self._class_of_row[n])
+            if self.row_leaf[n]:
+                self._loading[self.row_leaf[n].bit_length() - 1].add(self._class_of_row[n])
         self._users = self._count_users()
+        self._free = [0.0] * len(entities)
+        self._made: dict[tuple[int, ...], Fragment | None] = {}
+        self._parts: list[list[Fragment | None]] = []
+        self._total: dict[int, float] = {}
         self._flow = [device.launch_seconds + e.tensor.nbytes / device.dram_bytes_per_second for e in entities]
 
     def _number_rows(self) -> None:
@@ -188,11 +199,17 @@ class Cones:
         return self._seconds(nodes & self._mentioning[axis])
 
     def _seconds(self, nodes: int) -> float:
-        total = 0.0
-        while nodes:
-            n = nodes.bit_length() - 1
-            total += self.row_seconds[n]
-            nodes ^= 1 << n
+        """Work of a set of e-nodes."""
+        if not nodes:
+            return 0.0
+        total = self._total.get(nodes)
+        if total is None:
+            total, rest = 0.0, nodes
+            while rest:
+                n = rest.bit_length() - 1
+                total += self.row_seconds[n]
+                rest ^= 1 << n
+            self._total[nodes] = total
         return total
 
     def _behind(self, leaves: int, behind: list[float]) -> float:
@@ -252,38 +269,67 @@ class Cones:
                     users[number[tensor]] += 1
         return [max(1, n) for n in users]
 
-    def mapped(self, stored: int) -> dict[int, list[Fragment]]:
-        """The best fragment of each class when exactly these entities may be loaded."""
-        best: dict[int, list[Fragment]] = {c: [] for c in self.classes}
-        free = [0.0] * len(self.entities)
-        for _ in range(SWEEPS):
-            changed = False
-            for c in self._sequence:
-                found = [
-                    f
-                    for n in self.row_numbers[c]
-                    if not self.row_leaf[n] or self.row_leaf[n] & stored
-                    for f in self._combine(c, n, best, free)
-                ]
-                if found and (not best[c] or min(found) < best[c][0]):
-                    best[c] = [min(found)]
-                    changed = True
-            if not changed:
-                break
+    # --- one fragment per class -----------------------------------------------------------------------------------
+
+    def mapped(self, stored: int) -> dict[int, Fragment]:
+        """The best fragment of each class when exactly these entities may be loaded; classes without one are left out."""
+        best: dict[int, Fragment] = {}
+        self._settle(best, self._sequence, stored)
         return best
 
-    def root(self, e: Entity, best: dict[int, list[Fragment]]) -> Fragment | None:
+    def remapped(self, best: dict[int, Fragment], stored: int, flipped: Entity) -> dict[int, Fragment]:
+        """As `mapped`, from the result for a selection that differs in one entity: only what that touches is done again."""
+        best = dict(best)
+        if stored & flipped.bit:  # one more may be loaded: improvements spread to whoever uses them
+            touched = self._loading[flipped.number]
+            while touched:
+                improved = self._settle(best, [c for c in self._sequence if c in touched], stored)
+                touched = {user for c in improved for user in self._users_of[c]}
+        else:
+            lost = [c for c in self._sequence if c in best and best[c].leaves & flipped.bit]
+            for c in lost:
+                del best[c]
+            self._settle(best, lost, stored)
+        return best
+
+    def _settle(self, best: dict[int, Fragment], classes: list[int], stored: int) -> set[int]:
+        """Improve the fragments of these classes until nothing changes; the classes that improved."""
+        improved: set[int] = set()
+        for _ in range(SWEEPS):
+            changed = False
+            for c in classes:
+                current = best.get(c)
+                for n in self.row_numbers[c]:
+                    leaf = self.row_leaf[n]
+                    if leaf and not leaf & stored:
+                        continue
+                    f = self._single(c, n, best)
+                    if f is not None and (current is None or f < current):
+                        best[c] = current = f
+                        changed = True
+                        improved.add(c)
+            if not changed:
+                break
+        return improved
+
+    def root(self, e: Entity, best: dict[int, Fragment]) -> Fragment | None:
         """The best fragment that computes an entity rather than loading it."""
-        own = 1 << e.number
-        free = [0.0] * len(self.entities)
-        found = [
-            f
-            for n in self.row_numbers[e.class_id]
-            if self.rows[n].head != "load" or self.rows[n].args
-            for f in self._combine(e.class_id, n, best, free)
-            if not f.leaves & own
-        ]
-        return min(found, default=None)
+        computed = (n for n in self.row_numbers[e.class_id] if self.rows[n].head != "load" or self.rows[n].args)
+        found = (self._single(e.class_id, n, best) for n in computed)
+        return min((f for f in found if f is not None and not f.leaves & e.bit), default=None)
+
+    def _single(self, c: int, n: int, best: dict[int, Fragment]) -> Fragment | None:
+        """The fragment of an e-node over the best of its operands; made once, since hill climbing asks again and again."""
+        parts = [best.get(a) for a in self.rows[n].args]
+        if None in parts:
+            return None
+        key = (n, *map(id, parts))
+        if key not in self._made:
+            below = {a: [f] for a, f in zip(self.rows[n].args, parts, strict=True) if f is not None}
+            found = self._combine(c, n, below, self._free)
+            self._made[key] = found[0] if found else None
+            self._parts.append(parts)  # keeps the operands' identities from being used again
+        return self._made[key]
 
     def is_load(self, fragment: Fragment) -> bool:
         """True if the class is read from memory rather than computed."""

@@ -22,6 +22,7 @@ from eqsat.work import Work
 
 PER_ENTITY = 20  # ranked fragments priced per storable tensor
 COMBINED = 8  # cheapest kernels of a tensor that may store others on the way
+CLIMBS = 6  # most passes of hill climbing over all tensors
 SIBLINGS = 8  # most kernels merged into one
 CONSTANT_NBYTES = 1 << 28  # a larger result of constants is not folded
 
@@ -169,29 +170,31 @@ class Pool:
         return any(r.head == "reduce" and r.data[0] == "sum" for r in self.classes[e.class_id])
 
     def _climb(self, stored: int, outputs: int, found: dict[tuple[int, int], Candidate]) -> None:
-        best = self._evaluate(stored, outputs, found)
-        improved = True
-        while improved:
+        mapped = self._cones.mapped(stored)
+        best = self._evaluate(mapped, outputs, found)
+        for _ in range(CLIMBS):
             improved = False
             for e in reversed(self.entities):
                 if e.bit & outputs:
                     continue
-                other = self._evaluate(stored ^ e.bit, outputs, found)
+                remapped = self._cones.remapped(mapped, stored ^ e.bit, e)
+                other = self._evaluate(remapped, outputs, found)
                 if other[0] < best[0] * (1 - 1e-9):
-                    stored, best, improved = stored ^ e.bit, other, True
+                    stored, mapped, best, improved = stored ^ e.bit, remapped, other, True
+            if not improved:
+                break
         self.known = min(self.known, best, key=lambda known: known[0])
 
     def _evaluate(
-        self, stored: int, outputs: int, found: dict[tuple[int, int], Candidate]
+        self, mapped: dict[int, Fragment], outputs: int, found: dict[tuple[int, int], Candidate]
     ) -> tuple[float, tuple[Candidate, ...]]:
-        """Total time if exactly these entities may be loaded, and the kernels, which are added to `found`."""
-        best = self._cones.mapped(stored)
+        """Total price of the kernels that these fragments make, and the kernels, which are added to `found`."""
         total, needed, done = 0.0, outputs, 0
         kernels: list[Candidate] = []
         while todo := needed & ~done:
             e = self.entities[todo.bit_length() - 1]
             done |= e.bit
-            fragment = self._cones.root(e, best)
+            fragment = self._cones.root(e, mapped)
             if fragment is None:
                 return float("inf"), ()
             key = (e.number, fragment.nodes)
