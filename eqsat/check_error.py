@@ -24,10 +24,13 @@ SLACK = 1.5  # for terms of second order
 
 
 class Bounds:
-    """Values in float64 and error bounds of terms; `wide` is the bound for evaluation in float64 throughout."""
+    """Values in float64 and error bounds of terms.
 
-    def __init__(self, arrays: Mapping[Tensor, Array], wide: bool = False) -> None:
-        self.wide = wide
+    `wide` gives the bounds for evaluation in float64 throughout; `finite` gives none (infinity) where a value overflows.
+    """
+
+    def __init__(self, arrays: Mapping[Tensor, Array], wide: bool = False, finite: bool = False) -> None:
+        self.wide, self.finite = wide, finite
         self._run = Evaluator(dict(arrays), NUMPY, widen=True)
         self._done: dict[Term, tuple[Value, Value]] = {}
 
@@ -65,7 +68,10 @@ class Bounds:
     def _rounded(self, dtype: str, value: Value, error: Value) -> Value:
         if not is_float(dtype):
             return error
-        return Value(error.array + self._unit(dtype) * np.abs(value.array) + self._tiny(dtype), error.axes)
+        bound = error.array + self._unit(dtype) * np.abs(value.array) + self._tiny(dtype)
+        if self.finite:
+            bound = np.where(np.abs(value.array) > float(jnp.finfo(dtype).max), np.inf, bound)
+        return Value(bound, error.axes)
 
     def _cast(self, t: Term) -> tuple[Value, Value]:
         inner, error = self._done[t.args[0]]

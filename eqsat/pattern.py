@@ -153,8 +153,8 @@ def dtype_(dtype: Pattern | str) -> Pattern:
     return dtype if isinstance(dtype, Pattern) else Pattern("number", (), DTYPES[dtype].bit, DType)
 
 
-def const(value: Pattern | float, like: Pattern | None = None) -> Pattern:
-    """A literal: on a left side with any dtype, on a right side with the dtype of the term `like`."""
+def const(value: Operand, like: Pattern | None = None) -> Pattern:
+    """A literal: on a left side with any dtype; on a right side with that of the term `like`, or the DType `like`."""
     return Pattern("const", (_lift(value),) if like is None else (_lift(value), like))
 
 

@@ -163,7 +163,7 @@ def _check(equation: Equation, sorts: Mapping[str, Sort]) -> None:
         if side.head in ("variable", "const"):
             raise ValueError(f"{side} -> ...: an operation to look for required, got what stands everywhere")
     left, right = equation.left.variables(), equation.right.variables()
-    given = {d.data for g in equation.guards for _, d in g.dtypes if d.head == "variable"}
+    given = {d.data for g in equation.guards for _, d in g.dtypes if d.head == "variable"}  # a guard binds them
     unbound = right - left - given | (left - right - given if equation.both_ways else set())
     if unbound:
         raise ValueError(f"variables of one side must be bound by the other, got {', '.join(sorted(unbound))}")

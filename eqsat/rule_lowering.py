@@ -45,7 +45,8 @@ class Lowering:
         return self._fact("axes", pattern)
 
     def dtype(self, pattern: Pattern) -> str:
-        return self._fact("dtype", pattern)
+        """The dtype of a term, or a dtype itself."""
+        return self.expression(pattern) if pattern.sort is DType else self._fact("dtype", pattern)
 
     def _fact(self, function: str, pattern: Pattern) -> str:
         key = (function, self.var(pattern))

@@ -148,7 +148,8 @@ class Types:
         if self._side == "left" and number.head not in ("variable", "number"):
             raise TypeError(f"const({number}): on a left side a number or a Number variable; compute on the right side")
         if len(pattern.args) > 1:
-            return self._visit(pattern.args[1])
+            like = pattern.args[1]
+            return self._dtype(like) if like.sort is DType else self._visit(like)
         if self._side == "right":
             raise TypeError(f"const({number}) on a right side: its dtype required; write const({number}, like=a)")
         return self._new()

@@ -1,20 +1,21 @@
-"""Scalar algebra: identities, commutativity, division by literals, selects."""
+"""Scalar algebra: identities, signs, literals, factoring, and bringing together what is computed less often."""
 
 from eqsat.rule import (
-    Bool,
+    DType,
     Float,
     Number,
     Term,
     between,
     birewrite,
     const,
+    dtype_in,
+    fewer_axes,
     max_of,
     min_of,
     op,
     pack,
     rewrite,
     rule,
-    where,
 )
 from eqsat.scalars import SCALARS
 
@@ -74,12 +75,6 @@ def negation_twice(a: Float):
     return rewrite(op("neg", -a), a)
 
 
-@rule("exact", phase="normalise")
-def select_of_equal(p: Bool, a: Term):
-    """Choosing between a and a gives a."""
-    return rewrite(where(p, a, a), a)
-
-
 def _divides(power: int):  # type: ignore[no-untyped-def]
     value = 2.0**power
     name = f"div_by_2_to_{power}" if power >= 0 else f"div_by_2_to_minus_{-power}"
@@ -112,5 +107,105 @@ def mul_of_quotient(a: Float, b: Float, c: Float):
     """a*(b/c) = (a*b)/c."""
     return birewrite(a * (b / c), (a * b) / c)
 
+
+@rule("reassociate", phase="normalise", gives_up="the sign of a zero")
+def add_zero(a: Float):
+    """a + 0 = a, but -0 + 0 = +0."""
+    return rewrite(a + const(0), a)
+
+
+@rule("exact")
+def add_negation(a: Float, b: Float):
+    """a + (-b) = a - b."""
+    return rewrite(a + (-b), a - b)
+
+
+@rule("exact")
+def subtract_negation(a: Float, b: Float):
+    """a - (-b) = a + b."""
+    return rewrite(a - (-b), a + b)
+
+
+@rule("exact")
+def product_of_negation(a: Float, b: Float):
+    """(-a)*b = -(a*b): the sign of a product is decided apart from its size."""
+    return rewrite((-a) * b, -(a * b))
+
+
+@rule("exact", phase="normalise")
+def greater_of_equal(a: Term):
+    """max(a, a) = a."""
+    return rewrite(max_of(a, a), a)
+
+
+@rule("exact", phase="normalise")
+def lesser_of_equal(a: Term):
+    """min(a, a) = a."""
+    return rewrite(min_of(a, a), a)
+
+
+@rule("fast", phase="normalise", gives_up="NaN of what is not finite")
+def difference_with_itself(a: Float):
+    """a - a = 0 for finite a."""
+    return rewrite(a - a, const(0, a))
+
+
+@rule("fast", phase="normalise", gives_up="NaN of what is not finite, and the sign of a zero")
+def product_with_zero(a: Float):
+    """a*0 = 0 for finite a."""
+    return rewrite(a * const(0), const(0, a))
+
+
+def _folds(name: str):  # type: ignore[no-untyped-def]
+    @rule("exact", phase="normalise", name=f"fold_{name}", operation=name)
+    def fold_literals(c: Number, d: Number, t: DType, operation):  # type: ignore[no-untyped-def]
+        """Literals are computed once; what would be zero, infinite or NaN is left alone."""
+        both = {"add": c + d, "sub": c - d, "mul": c * d, "div": c / d}[operation]
+        left = op(operation, const(c, t), const(d, t))
+        return rewrite(left, const(both, t), between(1e-4, both, 1e4), dtype_in(t, "float32", "float64", "bfloat16", "float16"))
+
+    return fold_literals
+
+
+folds = [_folds(name) for name in ("add", "sub", "mul", "div")]
+
+
+@rule("reassociate", gives_up="one rounding")
+def product_with_two_literals(a: Float, c: Number, d: Number):
+    """(a*c)*d = a*(c*d), for literals that neither overflow nor vanish together: (a*1e30)*1e-30 is left alone."""
+    whole = c * d
+    guards = between(1e-4, c, 1e4), between(1e-4, d, 1e4), between(1e-4, whole, 1e4)
+    return rewrite((a * const(c)) * const(d), a * const(whole, a), *guards)
+
+
+@rule("reassociate", gives_up="one rounding")
+def sum_with_two_literals(a: Float, c: Number, d: Number):
+    """(a + c) + d = a + (c + d)."""
+    return rewrite((a + const(c)) + const(d), a + const(c + d, a), between(1e-4, c + d, 1e4))
+
+
+@rule("reassociate", gives_up="the rounding of the product")
+def factor_out_itself(a: Float, c: Number):
+    """a*c + a = a*(c + 1)."""
+    return rewrite(a * const(c) + a, a * const(c + 1, a), between(1e-4, c + 1, 1e4))
+
+
+@rule("reassociate", phase="explore", gives_up="the rounding of the sum")
+def scale_of_sum(a: Float, b: Float, c: Number):
+    """(a + b)*c = a*c + b*c for a literal c: a scale passes through a bias into the weight."""
+    return rewrite((a + b) * const(c), a * const(c, a) + b * const(c, a), between(1e-4, c, 1e4))
+
+
+def _brings_together(name: str):  # type: ignore[no-untyped-def]
+    @rule("reassociate", gives_up="the order of roundings", name=f"bring_together_by_{name}", operation=name)
+    def bring_together(a: Float, b: Float, c: Float, operation):  # type: ignore[no-untyped-def]
+        """(a + b) + c = a + (b + c), if b and c have fewer axes than a: their sum is computed less often."""
+        left = op(operation, op(operation, a, b), c)
+        return rewrite(left, op(operation, a, op(operation, b, c)), fewer_axes(b, a), fewer_axes(c, a))
+
+    return bring_together
+
+
+bring_together = [_brings_together(name) for name in ("add", "mul")]
 
 RULES = pack(globals())

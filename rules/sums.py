@@ -1,6 +1,20 @@
 """Sums: linearity, factors that do not mention the axis, nested sums."""
 
-from eqsat.rule import Axis, Float, absent, birewrite, pack, rewrite, rule, sum_
+from eqsat.rule import (
+    Axis,
+    Float,
+    Number,
+    absent,
+    between,
+    birewrite,
+    const,
+    extent,
+    pack,
+    present,
+    rewrite,
+    rule,
+    sum_,
+)
 
 
 @rule("reassociate", gives_up="the rounding of each product")
@@ -43,6 +57,24 @@ def sum_of_difference(a: Float, b: Float, k: Axis):
 def swap_sums(a: Float, k: Axis, l: Axis):  # noqa: E741
     """Nested sums may be swapped."""
     return rewrite(sum_(k, sum_(l, a)), sum_(l, sum_(k, a)))
+
+
+@rule("reassociate", gives_up="the rounding of each addition")
+def sum_of_what_does_not_vary(a: Float, k: Axis):
+    """The sum of n equal terms = a*n."""
+    return rewrite(sum_(k, a), a * const(extent(k), a), absent(k, a), between(1, extent(k), 32768))
+
+
+@rule("reassociate", gives_up="the sign of a zero")
+def sum_of_negation(a: Float, k: Axis):
+    """The sum of -a = -(the sum of a)."""
+    return rewrite(sum_(k, -a), -sum_(k, a))
+
+
+@rule("reassociate", phase="explore", gives_up="the rounding of each product")
+def scale_into_sum(a: Float, b: Float, c: Number, k: Axis):
+    """(the sum of a*b)*c = the sum of a*(b*c) for a literal c: constant weights take in the scale once."""
+    return rewrite(sum_(k, a * b) * const(c), sum_(k, a * (b * const(c, b))), between(1e-4, c, 1e4), present(k, b))
 
 
 RULES = pack(globals())

@@ -1,0 +1,76 @@
+"""Selects: a choice between two results of one operation is the operation on a choice of operands.
+
+Concatenation reads as a select on positions, so these few laws move operations, sums and concatenations past one another.
+Every one is exact: each element is computed as before, on one side or the other.
+"""
+
+from eqsat.rule import Axis, Bool, Term, absent, birewrite, op, pack, reduce_, rewrite, rule, where
+from eqsat.scalars import REDUCTIONS, SCALARS
+
+
+@rule("exact", phase="normalise")
+def select_of_equal(p: Bool, a: Term):
+    """Choosing between a and a gives a."""
+    return rewrite(where(p, a, a), a)
+
+
+@rule("exact", phase="normalise")
+def select_within_select(p: Bool, a: Term, b: Term, c: Term):
+    """Where p holds, a choice by p is made already."""
+    return rewrite(where(p, where(p, a, b), c), where(p, a, c))
+
+
+@rule("exact", phase="normalise")
+def select_within_other_branch(p: Bool, a: Term, b: Term, c: Term):
+    """Where p does not hold, a choice by p is made already."""
+    return rewrite(where(p, a, where(p, b, c)), where(p, a, c))
+
+
+@rule("exact", phase="normalise")
+def select_by_negation(p: Bool, a: Term, b: Term):
+    """Choosing by not p is choosing the other."""
+    return rewrite(where(op("not", p), a, b), where(p, b, a))
+
+
+@rule("exact")
+def exchange_selects(p: Bool, q: Bool, a: Term, b: Term, c: Term, d: Term):
+    """Blocks of a matrix may be joined by rows first or by columns first."""
+    return rewrite(where(p, where(q, a, b), where(q, c, d)), where(q, where(p, a, c), where(p, b, d)))
+
+
+def _unary(name: str):  # type: ignore[no-untyped-def]
+    @rule("exact", name=f"select_of_{name}", operation=name)
+    def select_of_unary(p: Bool, a: Term, b: Term, operation):  # type: ignore[no-untyped-def]
+        """f(a) or f(b), by p, is f of a or b."""
+        return rewrite(where(p, op(operation, a), op(operation, b)), op(operation, where(p, a, b)))
+
+    return select_of_unary
+
+
+def _binary(name: str):  # type: ignore[no-untyped-def]
+    @rule("exact", phase="explore", name=f"select_of_{name}", operation=name)
+    def select_of_binary(p: Bool, a: Term, b: Term, c: Term, d: Term, operation):  # type: ignore[no-untyped-def]
+        """f(a, b) or f(c, d), by p, is f of a or c and b or d; concatenations meet element by element."""
+        left = where(p, op(operation, a, b), op(operation, c, d))
+        return birewrite(left, op(operation, where(p, a, c), where(p, b, d)))
+
+    return select_of_binary
+
+
+def _reduction(name: str):  # type: ignore[no-untyped-def]
+    @rule("exact", name=f"select_of_reduce_{name}", reduction=name)
+    def select_of_reduction(p: Bool, a: Term, b: Term, k: Axis, reduction):  # type: ignore[no-untyped-def]
+        """A choice that does not depend on k may be made before or after reducing over k."""
+        return rewrite(
+            where(p, reduce_(reduction, k, a), reduce_(reduction, k, b)), reduce_(reduction, k, where(p, a, b)), absent(k, p)
+        )
+
+    return select_of_reduction
+
+
+# Where the choice between results and the choice between operands both occur: activations, sums, products.
+unary = [_unary(o.name) for o in SCALARS.values() if o.arity == 1 and o.result == "same" and o.name not in ("erfc", "rint")]
+binary = [_binary(name) for name in ("add", "sub", "mul", "div", "max", "min")]
+reductions = [_reduction(name) for name in REDUCTIONS if name in ("sum", "max", "min")]
+
+RULES = pack(globals())
