@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pkgutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -64,7 +63,7 @@ def verdict(case: Any) -> str:
     return "passes"
 
 
-@pytest.mark.parametrize("module", [m.name for m in pkgutil.iter_modules(onnx_cases.suite.__path__)])
+@pytest.mark.parametrize("module", onnx_cases.modules())
 def test_sampled_node_cases_give_what_onnx_says(module):
     with jax.enable_x64(True):
         for case in onnx_cases.cases(module):

@@ -31,7 +31,10 @@ from eqsat.frontends.onnx import (  # noqa: F401  (each fills the table)
     recurrent,
     reductions,
     resize,
+    sampling,
     sequences,
+    signal,
+    training,
     views,
 )
 from eqsat.frontends.onnx import model as files
