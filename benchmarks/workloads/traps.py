@@ -93,6 +93,6 @@ PROGRAMS: Table = {
     "max of negative scale": case(negative_scale, "float32[4096,4096]", "float32[256,256]", ONE),
     "variance far from zero": case(variance_of_large, "float32[4096,4096]", "float32[256,256]", ONE),
     "guarded division": case(guarded_division, PAIR, PAIR_SMALL, ONE),
-    "rounding kept": case(rounding_kept, "float32[4096,4096]", "float32[256,256]", NOTHING),
-    "zero times x": case(zero_times, "float32[4096,4096]", "float32[256,256]", NOTHING),
+    "rounding kept": case(rounding_kept, "float32[4096,4096]", "float32[256,256]", ONE),
+    "zero times x": case(zero_times, "float32[4096,4096]", "float32[256,256]", ONE),
 }  # fmt: skip
