@@ -129,9 +129,17 @@ def _kernels(picture: Picture, static: bool) -> Markup:
         return el("p", "No kernels: nothing is left to compute on the device.")
     total = sum(p.seconds * p.count for p in picture.after) or 1.0
     svg, width = graph_svg(picture)
-    drawing = el("div", svg, class_="panel canvas", tabindex=0, role="group", aria_label="Graph of kernels")
+    canvas = el("div", svg, class_="canvas", tabindex=0, role="group", aria_label="Graph of kernels")
+    drawing = el("div", _zoom(), canvas, class_="panel drawing")
     details = el("div", *(_details(b, picture, total, static, len(boxes) == 1) for b in boxes), class_="panel")
     return el("div", drawing, details, class_="split" if width <= BESIDE else "stack")
+
+
+def _zoom() -> Markup:
+    """Buttons that scale the drawing; without scripts it fits as it is."""
+    signs = {"0.8": ("\N{MINUS SIGN}", "Smaller"), "1.25": ("+", "Larger"), "fit": ("fit", "Fit the width")}
+    buttons = [el("button", sign, type="button", data_zoom=by, title=name, aria_label=name) for by, (sign, name) in signs.items()]
+    return el("div", *buttons, class_="zoom")
 
 
 def _details(box: Box, picture: Picture, total: float, static: bool, open_: bool) -> Markup:
@@ -189,10 +197,7 @@ def _sources(planned: PlannedKernel) -> Markup:
     """Tabs with the kernel's text for each backend."""
     texts = {name: _source(planned, name) for name in LANGUAGES}
     first = next(iter(texts))
-    tabs = [
-        el("button", LANGUAGES[n], type="button", role="tab", data_show=n, aria_selected="true" if n == first else "false")
-        for n in texts
-    ]
+    tabs = [el("button", LANGUAGES[n], type="button", data_show=n, aria_pressed="true" if n == first else "false") for n in texts]
     tabs.append(el("button", "Copy", type="button", class_="copy"))
     shown = [
         el("div", el("pre", highlighted(text)), class_="source", data_name=n, hidden=n != first) for n, text in texts.items()
