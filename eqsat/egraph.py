@@ -60,8 +60,8 @@ class Budget:
     """Limits of one saturation."""
 
     seconds: float = 3.0
-    rows: int = 6000
-    iterations: int = 14
+    rows: int = 1200
+    iterations: int = 10
     matches: int = 400  # per rule and iteration
     nesting: int = 2  # contractions inlined into contractions
 

@@ -216,7 +216,7 @@ class Pool:
         extras = {id(c): self._extras(c, by_term) for c in single}
         return [
             self._priced_candidate((c.produces[0], *extra), c.needs, (c.kernel.outputs[0].term, *extra.values()), c.rules)
-            for c in _cheapest([c for c in single if extras[id(c)]], COMBINED)
+            for c in _cheapest([c for c in single if extras[id(c)]])
             for extra in extras[id(c)]
         ]
 
@@ -261,12 +261,12 @@ class Pool:
         return self._priced_candidate(produces, needs, terms, frozenset().union(*(c.rules for c in members)))
 
 
-def _cheapest(candidates: list[Candidate], count: int) -> list[Candidate]:
-    """The `count` cheapest candidates of each entity, in the order given."""
-    groups: dict[int, list[Candidate]] = defaultdict(list)
-    for c in candidates:
-        groups[c.produces[0].number].append(c)
-    kept = {id(c) for group in groups.values() for c in sorted(group, key=lambda c: c.price)[:count]}
+def _cheapest(candidates: list[Candidate]) -> list[Candidate]:
+    """The cheapest candidates of each entity, at most one for the same loads, in the order given."""
+    groups: dict[int, dict[frozenset[int], Candidate]] = defaultdict(dict)
+    for c in sorted(candidates, key=lambda c: c.price):
+        groups[c.produces[0].number].setdefault(c.needs, c)
+    kept = {id(c) for group in groups.values() for c in list(group.values())[:COMBINED]}
     return [c for c in candidates if id(c) in kept]
 
 
