@@ -63,10 +63,24 @@ def read(
     missing here, and `Unknown` the values that must be bound.
     """
     model, folder, name = files.load(source)
+    try:
+        return _read(model, folder, name, dict(inputs or {}), dict(dims or {}), constants or {})
+    except (OnnxError, NotImplementedError):
+        raise
+    except Exception as error:  # of a kind that no check foresaw
+        reason = str(error).strip().split("\n")[0]
+        raise OnnxError(
+            f"{name}: a well-formed model required, got one that fails with {type(error).__name__}: {reason}"
+        ) from error
+
+
+def _read(
+    model: Any, folder: Any, name: str, inputs: dict[str, Any], dims: dict[str, int], constants: Mapping[str, Any]
+) -> Graph:
     missing(model, model.graph.node, name, files.opsets(model.opset_import), branches=False)
-    fixed = {key: known(value) for key, value in (constants or {}).items()}
+    fixed = {key: known(value) for key, value in constants.items()}
     importer = Importer(model, folder)
-    wanted = signature(model.graph, name, dict(inputs or {}), dict(dims or {}), fixed)
+    wanted = signature(model.graph, name, inputs, dims, fixed)
     outputs = [v.name for v in model.graph.output]
     if len(set(outputs)) != len(outputs):
         raise OnnxError(f"{name}: distinct output names required, got {outputs}")
