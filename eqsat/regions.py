@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from eqsat.index import Axis, Index
-from eqsat.notation import Stored, Tensor, Term, bound_level, const, const_value, load, rebuild, substitute
+from eqsat.notation import Stored, Tensor, Term, bound_level, const, const_value, load, pos, rebuild, substitute
+from eqsat.primitives.fold import refolded, scalar
 from eqsat.scalars import DTYPES, SCALARS
 
 MAX_DEFINITIONS = 28  # beyond this many stored tensors a region is cut where the fewest bytes are live
@@ -127,18 +128,52 @@ class Canonical:
 def definition_at(tensor: Stored, indices: Sequence[Index], operands: tuple[Term, ...] = ()) -> Term | None:
     """The term of a stored tensor at an index, or None where it cannot be written.
 
-    An index may use loaded values (operands), if these surely lie in the tensor: outside of it a load reads 0, a term does not.
+    Outside of the tensor a load reads 0, and so does what is returned. An index may use loaded values (operands), if these surely
+    lie in the tensor.
     """
     bounds = ((0, n - 1) for n in tensor.shape)
     if operands and any(not (low <= i.range[0] and i.range[1] <= high) for i, (low, high) in zip(indices, bounds, strict=True)):
         return None
     values = {axis: index for axis, index in zip(_axis_per_dimension(tensor), indices, strict=True) if axis is not None}
     try:
-        return substitute(tensor.term, values, None, operands)
+        term = refolded(substitute(tensor.term, values, None, operands))
     except ValueError:
         if not operands:
             raise
         return None
+    for index, extent in zip(indices, tensor.shape, strict=True):
+        term = _zero_outside(term, index, extent)
+    return term
+
+
+def _zero_outside(term: Term, index: Index, extent: int) -> Term:
+    """The term where an index lies in 0 .. extent-1, and 0 elsewhere."""
+    low, high = index.range
+    if (low >= 0 and high < extent) or _vanishes(term, index, extent):
+        return term
+    zero, place = const(0, term.dtype), pos(index - index.constant, "int32")
+    if low < 0:
+        term = scalar("where", scalar("lt", place, const(-index.constant, "int32")), zero, term)
+    if high >= extent:
+        term = scalar("where", scalar("lt", place, const(extent - index.constant, "int32")), term, zero)
+    return term
+
+
+_KEEP_ZERO = ("neg", "abs", "sign", "sqrt", "tanh", "sin", "erf", "expm1", "log1p", "floor", "ceil", "rint")
+_OF_ZEROS = ("add", "sub", "mul", "max", "min")
+
+
+def _vanishes(term: Term, index: Index, extent: int) -> bool:
+    """True if the term is 0 where the index leaves 0 .. extent-1, because its loads leave their tensors there too."""
+    if term.head == "load":
+        return any(i == index and n == extent for i, n in zip(term.indices, term.tensor.shape, strict=True))
+    if term.head == "const":
+        return const_value(term) == 0
+    if term.head in _KEEP_ZERO or term.head in _OF_ZEROS or term.head == "cast":
+        return all(_vanishes(a, index, extent) for a in term.args)
+    if term.head == "where":
+        return all(_vanishes(a, index, extent) for a in term.args[1:])
+    return term.head == "reduce" and term.data[0] in ("sum", "max", "min") and _vanishes(term.args[0], index, extent)
 
 
 def _axis_per_dimension(tensor: Stored) -> list[Axis | None]:
