@@ -272,18 +272,20 @@ def _small(p: Point, share: float, words: str) -> Markup:
 
 def _rules(program: Program) -> Markup:
     known = {r.name: r for r in import_module("eqsat.rules").RULES}
-    tiers = program.notes.get("tiers", {})
-    rows = []
-    for name in program.notes.get("rules", ()):
-        rule = known.get(name)
-        words: list[Any] = [rule.doc if rule else "a rule from outside the built-in packs"]
-        if rule and rule.gives_up:
-            words.append(el("div", f"gives up {rule.gives_up}", class_="under"))
-        law = el("code", rule.law) if rule else ""
-        rows.append([el("code", name), el("span", tiers.get(name, "?"), class_="tag"), joined(*words), law])
-    if not rows:
+    names, tiers = program.notes.get("rules", ()), program.notes.get("tiers", {})
+    if not names:
         return el("p", "None: fusion alone made these kernels.")
-    return el("div", table(["rule", "tier", "what it says", "law"], rows), class_="panel")
+    return el("div", *(_rule(name, tiers.get(name, "?"), known.get(name)) for name in names), class_="panel")
+
+
+def _rule(name: str, tier: str, rule: Any) -> Markup:
+    head = el("div", el("code", name), el("span", tier, class_="tag"), class_="at")
+    words = [el("div", rule.doc if rule else "A rule from outside the built-in packs.")]
+    if rule and rule.gives_up:
+        words.append(el("div", f"Gives up: {rule.gives_up}.", class_="under"))
+    if rule:
+        words.append(el("code", rule.law, class_="law"))
+    return el("div", head, el("div", *words), class_="line rule")
 
 
 def _equations(picture: Picture) -> Markup:
