@@ -295,7 +295,7 @@ def test_compare_names_regressions(results, tmp_path, capsys):
     worse = json.loads(json.dumps(records))
     worse["low rank"]["plan"]["after"]["launches"] += 1
     worse["low rank"]["run"]["engines"]["eqsat"]["findings"] = ["zeros: it"]
-    worse["low rank"]["run"]["engines"]["eqsat"]["ratio"] = {"value": 0.1, "low": 0.1, "high": 0.1, "pairs": 4}
+    worse["low rank"]["run"]["engines"]["eqsat"]["ratio"] = dict.fromkeys(("value", "low", "high", "best"), 0.1)
     path = tmp_path / "b.json"
     path.write_text("\n".join(map(json.dumps, [header, *worse.values()])))
     assert command.main(["--compare", str(results), str(path)]) == 1
