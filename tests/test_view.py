@@ -165,17 +165,45 @@ def test_roofline_figure_draws_before_and_after(program):
     assert axes.get_xscale() == axes.get_yscale() == "log" and len(axes.collections) == 2
 
 
+def browse(page, folder, *flags):
+    """What Chromium prints when it shows the page with its second kernel chosen; it fails at an error in the console."""
+    (folder / "page.html").write_text(page, encoding="utf-8")
+    always = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+    ]
+    always += ["--disable-component-update", "--disable-sync", f"--user-data-dir={folder / 'user'}", "--enable-logging=stderr"]
+    address = (folder / "page.html").as_uri() + "#kernel-2"
+    result = subprocess.run([CHROMIUM, *always, *flags, address], capture_output=True, text=True, timeout=90)
+    assert "CONSOLE" not in result.stderr, result.stderr
+    return result.stdout
+
+
+browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium found: apt-get install chromium")
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium found: apt-get install chromium")
+@browser
 @pytest.mark.parametrize(("width", "scheme"), [(1360, 1), (390, 0)])
 def test_a_browser_shows_the_page_without_errors(page, tmp_path, width, scheme):
-    (tmp_path / "page.html").write_text(page, encoding="utf-8")
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
-    flags += ["--disable-component-update", "--disable-sync", f"--user-data-dir={tmp_path / 'user'}", "--enable-logging=stderr"]
-    flags += [f"--window-size={width},1600", f"--blink-settings=preferredColorScheme={scheme}"]
     shot = tmp_path / "page.png"
-    address = (tmp_path / "page.html").as_uri() + "#kernel-2"
-    result = subprocess.run([CHROMIUM, *flags, f"--screenshot={shot}", address], capture_output=True, text=True, timeout=90)
-    assert shot.exists(), result.stderr
-    assert "CONSOLE" not in result.stderr, result.stderr
+    browse(
+        page, tmp_path, f"--window-size={width},1600", f"--blink-settings=preferredColorScheme={scheme}", f"--screenshot={shot}"
+    )
     assert shot.stat().st_size > 20_000
+
+
+@pytest.mark.slow
+@browser
+def test_choosing_a_kernel_opens_it_and_a_tab_shows_its_source(page, tmp_path):
+    choose = """document.querySelector('#kernel-2 button[data-show="pallas"]').click()"""
+    document = browse(page.replace("</body>", f"<script>{choose}</script></body>"), tmp_path, "--dump-dom")
+    kernels = dict(re.findall(r'<details class="kernel[^"]*" id="(kernel-\d)"( open="")?>', document))
+    assert kernels["kernel-1"] == "" and kernels["kernel-2"] == ' open=""'
+    second = document[document.index('id="kernel-2"') :]
+    shown = re.findall(r'<div class="source" data-name="(\w+)"( hidden="")?>', second)[:3]
+    assert shown == [("triton", ' hidden=""'), ("pallas", ""), ("jax", ' hidden=""')]
