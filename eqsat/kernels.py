@@ -83,22 +83,29 @@ class Pool:
     def _add_entities(self, saturated: Saturated) -> None:
         for stored in self.region.definitions:
             self._entity(saturated.class_of[stored], stored)
-        known, defined = {e.class_id for e in self.entities}, set(self.region.definitions)
+        known = {e.class_id for e in self.entities}
         for c, rows in self.classes.items():
-            renamed = any(
-                r.head == "load" and r.data[0] in defined and not r.args for r in rows
-            )  # a stored tensor under other axes
-            if c not in known and not renamed and any(r.head in ("reduce", "online") for r in rows):
+            if c not in known and self._worth_storing(rows):
                 axes = tuple(sorted(self.axes[c]))
                 shape = tuple(a.extent for a in axes)
                 tensor = Stored(f"t{len(self.entities)}", shape, rows[0].dtype, None, axes)  # type: ignore[arg-type]
                 self._entity(c, tensor)
-                rows.append(Row("load", (), (tensor, dimension_indices(shape, axes)), rows[0].dtype, None))
         for e in self.entities:
             identity = dimension_indices(e.tensor.shape, e.axes)
             rows = self.classes[e.class_id]
             if not any(r.head == "load" and r.data == (e.tensor, identity) for r in rows):
                 rows.append(Row("load", (), (e.tensor, identity), e.tensor.dtype, None))
+
+    def _worth_storing(self, rows: list[Row]) -> bool:
+        """Reductions, but no stored tensor under other axes and no multiple of another class by a literal."""
+        if not any(r.head in ("reduce", "online") for r in rows):
+            return False
+        if any(r.head == "load" and r.data[0] in self.region.definitions and not r.args for r in rows):
+            return False
+        return not any(r.head == "mul" and any(self._is_literal(a) for a in r.args) for r in rows)
+
+    def _is_literal(self, c: int) -> bool:
+        return any(r.head == "const" for r in self.classes[c])
 
     def _entity(self, class_id: int, tensor: Stored) -> None:
         constant = class_id in self._constant and tensor.nbytes <= CONSTANT_NBYTES
@@ -203,6 +210,8 @@ class Pool:
             kernels.append(found[key])
             total += found[key].price
             needed |= fragment.leaves
+        if _circular(kernels):
+            return float("inf"), ()
         return total, tuple(kernels)
 
     # --- combinations ---------------------------------------------------------------------------------------------
@@ -233,10 +242,9 @@ class Pool:
     def _siblings(self, single: list[Candidate]) -> list[Candidate]:
         """Kernels over one iteration space that share an input, as one launch."""
         best: dict[int, Candidate] = {}
-        for c in single:
-            n = c.produces[0].number
-            if n not in best or c.price < best[n].price:
-                best[n] = c
+        for c in sorted(single, key=lambda c: (len(c.needs), c.price)):
+            if c.produces[0].tensor.term is not None:
+                best.setdefault(c.produces[0].number, c)
         groups: dict[tuple[Axis, ...], list[Candidate]] = defaultdict(list)
         for c in best.values():
             if c.produces[0].axes and not c.constant:
@@ -259,6 +267,15 @@ class Pool:
         needs = frozenset().union(*(c.needs for c in members))
         terms = tuple(o.term for c in members for o in c.kernel.outputs)
         return self._priced_candidate(produces, needs, terms, frozenset().union(*(c.rules for c in members)))
+
+
+def _circular(kernels: list[Candidate]) -> bool:
+    """True if kernels that make one tensor each wait for one another."""
+    waiting = {c.produces[0].number: c.needs for c in kernels}
+    while ready := [n for n, needs in waiting.items() if not needs & waiting.keys()]:
+        for n in ready:
+            del waiting[n]
+    return bool(waiting)
 
 
 def _cheapest(candidates: list[Candidate]) -> list[Candidate]:
