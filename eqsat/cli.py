@@ -5,6 +5,7 @@ A mistake of the caller is one line on standard error and exit code 2; results g
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import importlib
 import importlib.util
@@ -19,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import jax
 import typer
@@ -371,10 +372,28 @@ def _number(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else f"{value:,}"
 
 
-@app.command(
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
-    epilog="Example: eqsat bench --quick",
-)
+_FORWARDED: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose complaint is one line, like all others."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message}; see `{self.prog} --help`")
+
+
+@app.command(context_settings=_FORWARDED, epilog="Example: eqsat rules list")
+def rules(context: typer.Context) -> None:
+    """List, show, check, start and try rules."""
+    from eqsat.rule_cli import add_rules_commands
+
+    parser = _Parser(prog="eqsat")
+    add_rules_commands(parser.add_subparsers())
+    options = parser.parse_args(["rules", *(context.args or ["--help"])])
+    options.run(options)
+
+
+@app.command(context_settings=_FORWARDED, epilog="Example: eqsat bench --quick")
 def bench(context: typer.Context) -> None:
     """Run the benchmarks of a checkout; every option goes to `python -m benchmarks`."""
     if os.getcwd() not in sys.path:
@@ -446,15 +465,6 @@ def _explanation(program: Program) -> Iterator[str]:
 
 # --- the program -------------------------------------------------------------------------------------------------
 
-
-def _attach() -> None:
-    """Commands that live in modules of their own."""
-    if importlib.util.find_spec("eqsat.rule_cli") is not None:
-        importlib.import_module("eqsat.rule_cli").add_rules_commands(app)
-
-
-_attach()
-
 INTERRUPTED = 130
 
 
@@ -464,6 +474,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = app(args=list(sys.argv[1:] if arguments is None else arguments), prog_name="eqsat", standalone_mode=False)
     except BrokenPipeError:
         return 0
+    except SystemExit as stop:  # of a command that is forwarded
+        return _failed(stop.code, 1) if isinstance(stop.code, str) else stop.code or 0
     except (KeyboardInterrupt, typer.Abort):
         return _failed("interrupted", INTERRUPTED)
     except AssertionError as error:

@@ -10,7 +10,8 @@ from eqsat.cli import app, main, numbers
 from eqsat.devices import DEVICES
 
 SOFTMAX = ["examples.softmax:softmax", "--args", "float32[64,32]"]
-COMMANDS = ("optimize", "inspect", "explain", "view", "devices", "bench")
+COMMANDS = ("optimize", "inspect", "explain", "view", "devices", "rules", "bench")
+FORWARDED = ("rules", "bench")
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +19,7 @@ def wide(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c != "bench"])
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c not in FORWARDED])
 def test_help_shows_an_example(command, capsys):
     assert main([command, "--help"]) == 0
     assert f"Example: eqsat {command} " in capsys.readouterr().out
@@ -50,6 +51,8 @@ def test_every_command_is_listed(capsys):
         (["inspect", "nowhere.py:f"], "file 'nowhere.py': a Python file required, found none there"),
         (["inspect", "examples.softmax:softmax"], "softmax: a function that JAX can trace is required"),
         (["inspect", "examples.softmax:softmax", "--args", "@nothing"], "module 'examples.softmax' has no 'nothing'"),
+        (["rules", "improve"], "argument command: invalid choice: 'improve'"),
+        (["rules", "show"], "the following arguments are required: name; see `eqsat rules show --help`"),
         (["view", "softmax"], "function 'softmax': module:function, such as examples.softmax:softmax"),
     ],
 )
@@ -126,6 +129,13 @@ def test_view_writes_a_page(tmp_path, capsys):
 def test_devices_as_json(capsys):
     assert main(["devices", "--json"]) == 0
     assert list(json.loads(capsys.readouterr().out)) == list(DEVICES)
+
+
+def test_rules_are_listed_and_explained(capsys):
+    assert main(["rules", "list", "contractions"]) == 0
+    assert "associate_contraction" in capsys.readouterr().out
+    assert main(["rules"]) == main(["rules", "--help"]) == 0
+    assert capsys.readouterr().out.count("usage: eqsat rules") == 2
 
 
 def test_bench_needs_a_checkout(tmp_path, monkeypatch, capsys):
