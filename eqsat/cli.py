@@ -12,119 +12,27 @@ import importlib.util
 import json
 import logging
 import os
-import re
 import runpy
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
-import jax
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from eqsat import __version__
+from eqsat.cli_subject import function_of, graph_of, numbers, shapes
 from eqsat.cost import OBJECTIVES
 from eqsat.devices import DEVICES
 from eqsat.rule import TIERS
-from eqsat.scalars import DTYPES
 
 if TYPE_CHECKING:
-    from eqsat.graph import Graph
     from eqsat.program import PlannedKernel, Program
-
-# --- what the command is about: functions, files, shapes ---------------------------------------------------------
-
-SHAPE = re.compile(r"([a-z]\w*)\[\s*(\d+(?:\s*,\s*\d+)*)?\s*\]")
-
-
-def shapes(text: str) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """Example arguments from text: ``float32[4,8] bfloat16[8,8] int32[]``."""
-    rest = SHAPE.sub("", text).replace(",", " ").strip()
-    if rest:
-        raise ValueError(f"arguments {text!r}: a list such as 'float32[4,8] int32[]', got {rest!r}")
-    return tuple(_shape(dtype, extents) for dtype, extents in SHAPE.findall(text))
-
-
-def _shape(dtype: str, extents: str) -> jax.ShapeDtypeStruct:
-    if dtype not in DTYPES:
-        raise ValueError(f"no dtype {dtype!r}; known: {', '.join(DTYPES)}")
-    return jax.ShapeDtypeStruct(tuple(int(n) for n in extents.split(",") if n.strip()), dtype)
-
-
-def function_of(name: str) -> Callable[..., Any]:
-    """The function that ``module:function`` or ``file.py:function`` names; modules are also looked up in the current folder."""
-    value = _value_of(name)
-    if not callable(value):
-        raise ValueError(f"{name}: a function, got {type(value).__name__}")
-    return value
-
-
-def _value_of(name: str) -> Any:
-    module_name, separator, attribute = name.rpartition(":")
-    if not (module_name and separator and attribute):
-        raise ValueError(f"function {name!r}: module:function, such as examples.softmax:softmax")
-    value: Any = _module(module_name)
-    for part in attribute.split("."):
-        if not hasattr(value, part):
-            raise ValueError(f"module {module_name!r} has no {attribute!r}")
-        value = getattr(value, part)
-    return value
-
-
-def _module(name: str) -> Any:
-    path = Path(name)
-    is_file = path.suffix == ".py"
-    if is_file and not path.is_file():
-        raise ValueError(f"file {name!r}: a Python file required, found none there")
-    folder = str(path.resolve().parent) if is_file else os.getcwd()
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    try:
-        return importlib.import_module(path.stem if is_file else name)
-    except Exception as error:
-        raise ValueError(f"module {name!r} cannot be imported: {type(error).__name__}: {error}") from error
-
-
-def _graph(subject: str, args: str) -> Graph:
-    """The program that the command is about, traced."""
-    from eqsat.graph import Graph
-
-    if subject.endswith(".onnx"):
-        return Graph.from_onnx(subject, dims=dimensions(args))
-    return Graph.from_jax(function_of(subject), *_arguments(subject, args))
-
-
-def dimensions(text: str) -> dict[str, int]:
-    """Sizes of a model's named dimensions: ``batch=4 sequence=128``."""
-    words = [w.partition("=") for w in text.replace(",", " ").split()]
-    if wrong := ["".join(w) for w in words if not w[2].isdigit()]:
-        raise ValueError(f"arguments {text!r}: sizes of the model's dimensions, such as 'batch=4', got {wrong[0]!r}")
-    return {name: int(size) for name, _, size in words}
-
-
-def _arguments(subject: str, args: str) -> tuple[Any, ...]:
-    """Example arguments: shapes, or ``@name``, a tuple in the function's module or a function that makes one."""
-    if not args.startswith("@"):
-        return shapes(args)
-    value = _value_of(args[1:] if ":" in args else f"{subject.rpartition(':')[0]}:{args[1:]}")
-    value = value() if callable(value) else value
-    if not isinstance(value, tuple | list):
-        raise ValueError(f"arguments {args!r}: a tuple of arguments, got {type(value).__name__}")
-    return tuple(value)
-
-
-def numbers(text: str) -> tuple[int, ...]:
-    """Whole numbers from text: ``0,2``."""
-    words = text.replace(",", " ").split()
-    if wrong := [w for w in words if not re.fullmatch(r"-?\d+", w)]:
-        raise ValueError(f"constants {text!r}: numbers of arguments, such as 0,2, got {wrong[0]!r}")
-    return tuple(map(int, words))
-
 
 # --- options -----------------------------------------------------------------------------------------------------
 
@@ -147,9 +55,14 @@ Objective = Annotated[
 ]
 Constants = Annotated[str, typer.Option(metavar="NUMBERS", help="Numbers of arguments that never change: '0,2'.")]
 TimeLimit = Annotated[float, typer.Option(metavar="SECONDS", help="Afterwards, the best program so far.")]
+Rules = Annotated[
+    str, typer.Option("--rules", metavar="FILES", help="Files of rules to use beside the built-in ones: 'mine.py'.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No report and no progress; only errors.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="What each phase did, on standard error.")]
 AsJson = Annotated[bool, typer.Option("--json", help="The result as JSON on standard output.")]
+
+__all__ = ["app", "function_of", "main", "shapes"]
 
 app = typer.Typer(
     help="Equality saturation for tensor programs, with readable, checked GPU kernels as the result.",
@@ -216,13 +129,15 @@ def _progress(start: str, quiet: bool, verbose: bool) -> Iterator[None]:
         log.setLevel(before)
 
 
-def _optimized(subject: str, args: str, constants: str, quiet: bool, verbose: bool, **options: Any) -> Program:
+def _optimized(subject: str, args: str, constants: str, rules: str, quiet: bool, verbose: bool, **options: Any) -> Program:
     """The program of a subject; `options` are those of `eqsat.optimize`."""
     import eqsat
+    from eqsat.packs import packs, rules_named
 
     with _progress(f"reading {subject}", quiet, verbose):
         fixed = numbers(constants)
-        return eqsat.optimize(_graph(subject, args), constants=fixed, **options)
+        chosen = rules_named([*packs(), *rules.replace(",", " ").split()])
+        return eqsat.optimize(graph_of(subject, args), constants=fixed, rules=chosen, **options)
 
 
 # --- commands ----------------------------------------------------------------------------------------------------
@@ -237,6 +152,7 @@ def optimize(
     target: Target = "h100",
     numerics: Numerics = "reassociate",
     objective: Objective = "time",
+    rules: Rules = "",
     constants: Constants = "",
     time_limit: TimeLimit = 30.0,
     validate: Annotated[bool, typer.Option("--validate", help="Compare with the original at these shapes.")] = False,
@@ -249,7 +165,7 @@ def optimize(
 ) -> None:
     """Optimise a function and print the report."""
     options = {"target": target, "numerics": numerics, "objective": objective, "time_limit": time_limit}
-    program = _optimized(subject, args, constants, quiet, verbose, **options)
+    program = _optimized(subject, args, constants, rules, quiet, verbose, **options)
     if as_json:
         print(json.dumps(_facts_of_program(program), indent=1))
     elif not quiet:
@@ -268,7 +184,7 @@ def inspect(subject: Subject, args: Args = "", as_json: AsJson = False) -> None:
     """Print the graph, how often each operation occurs, and what stays a call of JAX and why."""
     from eqsat.read import read
 
-    graph = _graph(subject, args)
+    graph = graph_of(subject, args)
     reading = read(graph)
     counts = Counter(e.name for e in graph.equations).most_common()
     calls = Counter((c.name, c.reason) for c in reading.calls).most_common()
@@ -295,6 +211,7 @@ def explain(
     target: Target = "h100",
     numerics: Numerics = "reassociate",
     objective: Objective = "time",
+    rules: Rules = "",
     constants: Constants = "",
     time_limit: TimeLimit = 30.0,
     as_json: AsJson = False,
@@ -302,7 +219,7 @@ def explain(
 ) -> None:
     """Say how the program came about: what was searched, and each rule used with its law."""
     options = {"target": target, "numerics": numerics, "objective": objective, "time_limit": time_limit}
-    program = _optimized(subject, args, constants, False, verbose, **options)
+    program = _optimized(subject, args, constants, rules, False, verbose, **options)
     if as_json:
         facts = _facts_of_program(program)
         print(json.dumps({key: facts[key] for key in ("name", "search", "gap", "rules", "calls")}, indent=1))
@@ -317,6 +234,7 @@ def view(
     target: Target = "h100",
     numerics: Numerics = "reassociate",
     objective: Objective = "time",
+    rules: Rules = "",
     constants: Constants = "",
     time_limit: TimeLimit = 30.0,
     out: Annotated[str, typer.Option("--out", "-o", metavar="FILE", help="Where to write the page.")] = "",
@@ -331,7 +249,7 @@ def view(
     from eqsat.view import view as page
 
     options = {"target": target, "numerics": numerics, "objective": objective, "time_limit": time_limit}
-    program = _optimized(subject, args, constants, quiet, verbose, **options)
+    program = _optimized(subject, args, constants, rules, quiet, verbose, **options)
     place = Path(out or f"{program.name}.html")
     with _progress(f"drawing {place}", quiet, verbose):
         page(program, place, static=static)
@@ -382,8 +300,8 @@ class _Parser(argparse.ArgumentParser):
         raise ValueError(f"{message}; see `{self.prog} --help`")
 
 
-@app.command(context_settings=_FORWARDED, epilog="Example: eqsat rules list")
-def rules(context: typer.Context) -> None:
+@app.command("rules", context_settings=_FORWARDED, epilog="Example: eqsat rules list")
+def _rules(context: typer.Context) -> None:
     """List, show, check, start and try rules."""
     from eqsat.rule_cli import add_rules_commands
 

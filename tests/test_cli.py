@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from eqsat.cli import app, main, numbers
+from eqsat.cli import app, main
+from eqsat.cli_subject import numbers
 from eqsat.devices import DEVICES
 
 SOFTMAX = ["examples.softmax:softmax", "--args", "float32[64,32]"]
@@ -138,6 +139,20 @@ def test_rules_are_listed_and_explained(capsys):
     assert capsys.readouterr().out.count("usage: eqsat rules") == 2
 
 
+def test_rules_of_a_file_are_used(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(
+        "from eqsat.rule import Axis, Float, absent, max_, rewrite, rule\n\n\n"
+        "@rule('fast', gives_up='infinities')\ndef pull_term_out_of_max(a: Float, b: Float, k: Axis):\n"
+        "    'max(a + b) = a + max b.'\n    return rewrite(max_(k, a + b), a + max_(k, b), absent(k, a))\n"
+    )
+    (tmp_path / "best.py").write_text("def best(x, y):\n    return (x[:, None] + y[None, :]).max(axis=1)\n")
+    subject = [f"{tmp_path}/best.py:best", "--args", "float32[65536] float32[65536]", "--numerics", "fast"]
+    assert main(["explain", *subject, "--rules", f"{tmp_path}/mine.py"]) == 0
+    assert "pull_term_out_of_max (fast)" in capsys.readouterr().out
+    assert main(["explain", *subject, "--rules", "nothing.py"]) == 2
+    assert capsys.readouterr().err.startswith("eqsat: nothing.py: a Python file of rules required")
+
+
 def test_bench_needs_a_checkout(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.chdir(tmp_path)
@@ -149,7 +164,7 @@ def test_an_interruption_is_no_stack_trace(monkeypatch, capsys):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("eqsat.cli._graph", interrupt)
+    monkeypatch.setattr("eqsat.cli.graph_of", interrupt)
     assert main(["inspect", "examples.softmax:softmax"]) == 130
     assert capsys.readouterr().err == "eqsat: interrupted\n"
 

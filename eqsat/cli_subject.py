@@ -1,0 +1,104 @@
+"""What the command line is about: functions by name, files, shapes and sizes as text."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from eqsat.scalars import DTYPES
+
+if TYPE_CHECKING:
+    from eqsat.graph import Graph
+
+SHAPE = re.compile(r"([a-z]\w*)\[\s*(\d+(?:\s*,\s*\d+)*)?\s*\]")
+
+
+def shapes(text: str) -> tuple[jax.ShapeDtypeStruct, ...]:
+    """Example arguments from text: ``float32[4,8] bfloat16[8,8] int32[]``."""
+    rest = SHAPE.sub("", text).replace(",", " ").strip()
+    if rest:
+        raise ValueError(f"arguments {text!r}: a list such as 'float32[4,8] int32[]', got {rest!r}")
+    return tuple(_shape(dtype, extents) for dtype, extents in SHAPE.findall(text))
+
+
+def _shape(dtype: str, extents: str) -> jax.ShapeDtypeStruct:
+    if dtype not in DTYPES:
+        raise ValueError(f"no dtype {dtype!r}; known: {', '.join(DTYPES)}")
+    return jax.ShapeDtypeStruct(tuple(int(n) for n in extents.split(",") if n.strip()), dtype)
+
+
+def function_of(name: str) -> Callable[..., Any]:
+    """The function that ``module:function`` or ``file.py:function`` names; modules are also looked up in the current folder."""
+    value = _value_of(name)
+    if not callable(value):
+        raise ValueError(f"{name}: a function, got {type(value).__name__}")
+    return value
+
+
+def _value_of(name: str) -> Any:
+    module_name, separator, attribute = name.rpartition(":")
+    if not (module_name and separator and attribute):
+        raise ValueError(f"function {name!r}: module:function, such as examples.softmax:softmax")
+    value: Any = _module(module_name)
+    for part in attribute.split("."):
+        if not hasattr(value, part):
+            raise ValueError(f"module {module_name!r} has no {attribute!r}")
+        value = getattr(value, part)
+    return value
+
+
+def _module(name: str) -> Any:
+    path = Path(name)
+    is_file = path.suffix == ".py"
+    if is_file and not path.is_file():
+        raise ValueError(f"file {name!r}: a Python file required, found none there")
+    folder = str(path.resolve().parent) if is_file else os.getcwd()
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(path.stem if is_file else name)
+    except Exception as error:
+        raise ValueError(f"module {name!r} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def graph_of(subject: str, args: str) -> Graph:
+    """The program that the command is about, traced."""
+    from eqsat.graph import Graph
+
+    if subject.endswith(".onnx"):
+        return Graph.from_onnx(subject, dims=dimensions(args))
+    return Graph.from_jax(function_of(subject), *_arguments(subject, args))
+
+
+def dimensions(text: str) -> dict[str, int]:
+    """Sizes of a model's named dimensions: ``batch=4 sequence=128``."""
+    words = [w.partition("=") for w in text.replace(",", " ").split()]
+    if wrong := ["".join(w) for w in words if not w[2].isdigit()]:
+        raise ValueError(f"arguments {text!r}: sizes of the model's dimensions, such as 'batch=4', got {wrong[0]!r}")
+    return {name: int(size) for name, _, size in words}
+
+
+def _arguments(subject: str, args: str) -> tuple[Any, ...]:
+    """Example arguments: shapes, or ``@name``, a tuple in the function's module or a function that makes one."""
+    if not args.startswith("@"):
+        return shapes(args)
+    value = _value_of(args[1:] if ":" in args else f"{subject.rpartition(':')[0]}:{args[1:]}")
+    value = value() if callable(value) else value
+    if not isinstance(value, tuple | list):
+        raise ValueError(f"arguments {args!r}: a tuple of arguments, got {type(value).__name__}")
+    return tuple(value)
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Whole numbers from text: ``0,2``."""
+    words = text.replace(",", " ").split()
+    if wrong := [w for w in words if not re.fullmatch(r"-?\d+", w)]:
+        raise ValueError(f"constants {text!r}: numbers of arguments, such as 0,2, got {wrong[0]!r}")
+    return tuple(map(int, words))
