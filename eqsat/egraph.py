@@ -182,8 +182,8 @@ class Engine:
 
 
 def _drop_dead(classes: dict[int, list[Row]]) -> None:
-    """Remove rows that mention a class without rows (a scheduler can leave such)."""
-    while dead := [(c, r) for c, rows in classes.items() for r in rows if any(a not in classes for a in r.args)]:
+    """Remove rows that no finite term has: those that mention a class without rows (a scheduler can leave such) or their own."""
+    while dead := [(c, r) for c, rows in classes.items() for r in rows if any(a not in classes or a == c for a in r.args)]:
         for c, r in dead:
             classes[c].remove(r)
             if not classes[c]:
