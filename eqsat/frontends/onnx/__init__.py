@@ -21,6 +21,7 @@ except ImportError as error:
 
 from eqsat import names
 from eqsat.frontends.onnx import (  # noqa: F401  (each fills the table)
+    attention,
     contractions,
     control,
     elementwise,

@@ -16,6 +16,7 @@ from eqsat.frontends.onnx import model as files
 from eqsat.frontends.onnx.table import (
     FOLD_BYTES,
     Array,
+    Defined,
     Node,
     OnnxError,
     Row,
@@ -109,19 +110,23 @@ class Importer:
         if function is not None:
             return self.call(function, node, operands)
         row = find(node.domain, node.op, node.opset)
-        if row is None:
-            body = definition(node.domain, node.op, node.opset, resolved(proto, node), operands)
-            if body is None:
-                raise node.error("an operator of the table required, got one it lacks", Unsupported)
-            return self.call(body, replace(node, attributes={**defaults(node), **node.attributes}), operands)
         try:
-            return self.compute(row, node, operands)
+            return self.define(node, operands, proto) if row is None else self.compute(row, node, operands)
+        except Defined:
+            return self.define(node, operands, proto)
         except (OnnxError, NotImplementedError):
             raise
         except Exception as error:
             shapes = ", ".join(described(v) for v in operands)
             reason = str(error).strip().split("\n")[0]
             raise node.error(f"operands that fit together required, got {shapes} ({reason})") from error
+
+    def define(self, node: Node, operands: list[Any], proto: Any) -> tuple[Any, ...]:
+        """The results by ONNX's own definition in other operators."""
+        body = definition(node.domain, node.op, node.opset, resolved(proto, node), operands)
+        if body is None:
+            raise node.error("an operator of the table required, got one it lacks", Unsupported)
+        return self.call(body, replace(node, attributes={**defaults(node), **node.attributes}), operands)
 
     def call(self, function: Any, node: Node, operands: Sequence[Any]) -> tuple[Any, ...]:
         """A function's body with the call's operands and attributes."""

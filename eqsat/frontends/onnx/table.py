@@ -38,6 +38,10 @@ class TooLarge(Exception):
     """A result that is not worth folding."""
 
 
+class Defined(Exception):
+    """An operator that, as it is used, takes ONNX's own definition."""
+
+
 FOLD_BYTES = 1 << 20  # larger operands or results are computed by the program, not while importing
 LARGEST = 1 << 40  # elements
 
