@@ -129,7 +129,7 @@ def command_line() -> str:
     for name, command in commands.items():
         rows = [_option(p) for p in command.params if p.name != "help"]
         parts.append(f"## eqsat {name}\n\n{command.help}")
-        parts += [table(["", "", "default"], rows)] if rows else []
+        parts += [table(["", "meaning", "default"], rows)] if rows else []
         parts += [f"```\n{command.epilog.removeprefix('Example: ')}\n```"] if command.epilog else []
     return "\n\n".join(parts) + "\n"
 
