@@ -14,6 +14,7 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
+from eqsat.cost import COMPUTED
 from eqsat.devices import Device
 from eqsat.egraph import Row, loads_in
 from eqsat.index import Axis
@@ -90,6 +91,7 @@ class Cones:
         self.row_seconds: list[float] = []
         self.row_leaf: list[int] = []  # mask of the entity loaded
         self._class_of_row: list[int] = []
+        self._rows_of: dict[int, int] = defaultdict(int)  # masks
         self._class_bit = {c: 1 << n for n, c in enumerate(self.classes)}
         self._binding: dict[Axis, int] = defaultdict(int)  # masks of the rows that bind, or mention, an axis
         self._mentioning: dict[Axis, int] = defaultdict(int)
@@ -102,6 +104,7 @@ class Cones:
                 if row.head in ("reduce", "online"):
                     self._binding[row.data[1] if row.head == "reduce" else row.data[0]] |= bit
                 self.row_numbers[c].append(len(self.rows))
+                self._rows_of[c] |= bit
                 self._class_of_row.append(c)
                 self.rows.append(row)
                 self.row_seconds.append(self._row_seconds(c, row))
@@ -230,17 +233,17 @@ class Cones:
         if not (self.axes[a] - self.axes[b]) or not (self.axes[b] - self.axes[a]):
             return 0.0
         volume = self._volume(self.axes[a] | self.axes[b])
-        narrow = {d for x in (a, b) for r in self.classes[x] if r.head == "cast" for d in [self._dtype(r.args[0])]}
-        dtype = (
-            narrow.pop()
-            if len(narrow) == 1 and all(any(r.head == "cast" for r in self.classes[x]) for x in (a, b))
-            else product_row.dtype
-        )
-        vector = self.device.vector_flops / 2
-        return 2 * volume / self.device.contraction_flops(dtype) - 2 * volume / vector
+        heads = [self._chosen(part.nodes, x) for x in (a, b)]
+        sources = [self._chosen(part.nodes, h.args[0]) if h.head == "cast" else h for h in heads]
+        narrow = {x.dtype for x in sources}
+        dtype = narrow.pop() if len(narrow) == 1 else product_row.dtype
+        computed = sum(x.head != "load" for x in sources)
+        rate = self.device.contraction_flops(dtype) * COMPUTED**computed
+        return 2 * volume / rate - 2 * volume / (self.device.vector_flops / 2)
 
-    def _dtype(self, c: int) -> str:
-        return self.classes[c][0].dtype
+    def _chosen(self, nodes: int, c: int) -> Row:
+        """The e-node that a fragment takes for a class."""
+        return self.rows[(nodes & self._rows_of[c]).bit_length() - 1]
 
     def _best(self, c: int, found: list[Fragment]) -> list[Fragment]:
         by_leaves: dict[int, list[Fragment]] = defaultdict(list)

@@ -85,7 +85,7 @@ class Pool:
             self._entity(saturated.class_of[stored], stored)
         known = {e.class_id for e in self.entities}
         for c, rows in self.classes.items():
-            if c not in known and self._worth_storing(rows):
+            if c not in known and self._worth_storing(c):
                 axes = tuple(sorted(self.axes[c]))
                 shape = tuple(a.extent for a in axes)
                 tensor = Stored(f"t{len(self.entities)}", shape, rows[0].dtype, None, axes)  # type: ignore[arg-type]
@@ -96,16 +96,20 @@ class Pool:
             if not any(r.head == "load" and r.data == (e.tensor, identity) for r in rows):
                 rows.append(Row("load", (), (e.tensor, identity), e.tensor.dtype, None))
 
-    def _worth_storing(self, rows: list[Row]) -> bool:
-        """Reductions, but no stored tensor under other axes and no multiple of another class by a literal."""
+    def _worth_storing(self, c: int) -> bool:
+        """Reductions, but no stored tensor under other axes, and of literal multiples of each other only one."""
+        rows = self.classes[c]
         if not any(r.head in ("reduce", "online") for r in rows):
             return False
         if any(r.head == "load" and r.data[0] in self.region.definitions and not r.args for r in rows):
             return False
-        return not any(r.head == "mul" and any(self._is_literal(a) for a in r.args) for r in rows)
+        return not any(r.head == "mul" and self._is_multiple(c, *r.args) for r in rows)
 
-    def _is_literal(self, c: int) -> bool:
-        return any(r.head == "const" for r in self.classes[c])
+    def _is_multiple(self, c: int, a: int, b: int) -> bool:
+        """True if the product a*b is a literal times another class that may be stored, and comes before c."""
+        literal = [any(r.head == "const" for r in self.classes[x]) for x in (a, b)]
+        other = b if literal[0] else a
+        return any(literal) and other < c and any(r.head in ("reduce", "online") for r in self.classes[other])
 
     def _entity(self, class_id: int, tensor: Stored) -> None:
         constant = class_id in self._constant and tensor.nbytes <= CONSTANT_NBYTES
