@@ -248,9 +248,9 @@ def _trimmed(text: str) -> str:
 
 SHOTS = {  # name: (scheme, width, height, element to show, kernel to open)
     "page-light": ("light", 1360, 1240, "", ""),
-    "page-dark": ("dark", 1360, 1240, "", "#kernel-3"),
-    "roofline": ("light", 1100, 620, "roofline", ""),
-    "time-and-bytes": ("light", 1100, 720, "where", ""),
+    "page-dark": ("dark", 1360, 1180, "kernels", "kernel-3"),
+    "roofline": ("light", 1100, 720, "roofline", ""),
+    "time-and-bytes": ("light", 1100, 660, "where", ""),
 }
 
 
@@ -265,8 +265,9 @@ def pictures() -> None:
         for name, (scheme, width, height, section, kernel) in SHOTS.items():
             place = Path(folder) / "page.html"
             shown = f"<style>header, nav, footer, section:not(#{section}) {{ display: none }} h2 {{ margin-top: 20px }}</style>"
-            place.write_text(page.replace("</head>", f"{shown}</head>") if section else page, encoding="utf-8")
-            _shoot(place.as_uri() + kernel, DOCS / "pictures" / f"{name}.png", scheme, (width, height), folder)
+            text = page.replace("</head>", f"{shown}</head>") if section else page
+            place.write_text(text.replace(f'id="{kernel}"', f'id="{kernel}" open=""') if kernel else text, encoding="utf-8")
+            _shoot(place.as_uri(), DOCS / "pictures" / f"{name}.png", scheme, (width, height), folder)
 
 
 def _shoot(address: str, target: Path, scheme: str, size: tuple[int, int], folder: str) -> None:

@@ -57,12 +57,12 @@ def _limits(picture: Picture) -> tuple[tuple[int, int], tuple[int, int]]:
     tops = [rate for _, rate in ceilings(picture)]
     ridge = max(tops) / picture.card.dram_bytes_per_second
     xs = [p.intensity for p in points] + [ridge * 2, 0.2]
-    ys = [p.flops / p.seconds for p in points] + [*tops, min(tops) / 50]
+    ys = [p.flops / p.seconds for p in points] + [*(1.5 * top for top in tops), min(tops) / 50]
     return _decades(xs), _decades(ys)
 
 
 def _decades(values: Sequence[float]) -> tuple[int, int]:
-    return floor(log10(min(values))), max(ceil(log10(max(values) * 1.5)), floor(log10(min(values))) + 1)
+    return floor(log10(min(values))), max(ceil(log10(max(values))), floor(log10(min(values))) + 1)
 
 
 def roofline_svg(picture: Picture) -> Markup:
