@@ -1,0 +1,40 @@
+"""Emitted kernels a reviewer should enjoy: the text of a few, held as files."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import eqsat
+import examples
+
+
+def shapes(*sizes, dtype="bfloat16"):
+    return tuple(jax.ShapeDtypeStruct(s, dtype) for s in sizes)
+
+
+def attention(q, k, v):
+    scores = jnp.einsum("hid,hjd->hij", q, k, preferred_element_type=jnp.float32) / 8
+    seen = jnp.arange(q.shape[1])[:, None] >= jnp.arange(k.shape[1])[None, :]
+    weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
+    return jnp.einsum("hij,hjd->hid", weights.astype(v.dtype), v)
+
+
+def bias_gelu(x, w, b):
+    return jax.nn.gelu(x @ w + b)
+
+
+PROGRAMS = {
+    "softmax": (lambda x: jax.nn.softmax(x, axis=-1), shapes((512, 1000), dtype="float32")),
+    "residual_rms_norm": examples.tables("PROGRAMS")["residual_rms_norm"],
+    "attention": (attention, shapes((12, 1024, 64), (12, 1024, 64), (12, 1024, 64))),
+    "bias_gelu": (bias_gelu, shapes((1000, 768), (768, 3072), (3072,))),
+    "transpose": (lambda x: x.T + 1, shapes((1024, 1000), dtype="float32")),
+}
+
+
+@pytest.mark.parametrize("backend", ["triton", "pallas"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_kernels_read_as_agreed(name, backend, golden):
+    fn, args = PROGRAMS[name]
+    program = eqsat.optimize(fn, *args)
+    golden(f"{name}.{backend}", "\n\n".join(kernel.source(backend) for kernel in program.kernels))
