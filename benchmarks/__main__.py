@@ -15,7 +15,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from benchmarks import engines, report  # noqa: E402
 from benchmarks.measure import Effort  # noqa: E402
-from benchmarks.peers import xla  # noqa: E402
+from benchmarks.peers import inductor, xla  # noqa: E402
+from benchmarks.peers.process import Peer  # noqa: E402
 from benchmarks.runner import Options, Record, Run, read  # noqa: E402
 from benchmarks.workloads import Workload, workloads  # noqa: E402
 
@@ -24,7 +25,7 @@ EXAMPLES = """\
 examples:
   python -m benchmarks --quick                       under three minutes: 28 workloads, a table, a JSON file
   python -m benchmarks --only algebra                one family, or names that contain a word
-  python -m benchmarks --predict --peers FOLDER      launches and bytes, ours and XLA:GPU's, without a GPU
+  python -m benchmarks --predict --peers FOLDER      launches and bytes, ours and others', without a GPU
   python -m benchmarks --compare old.json new.json   what became worse; exit code 1 if anything did
 """
 
@@ -43,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--time-limit", type=float, default=30.0, metavar="SECONDS", help="of the optimiser, per workload")
     top.add_argument("--seed", type=int, default=0)
     top.add_argument(
-        "--peers", nargs="?", const="", metavar="FOLDER", help="ask XLA:GPU; where its packages are, if not installed"
+        "--peers", nargs="*", metavar="FOLDER", help="ask XLA:GPU and Inductor; folders that have them, if not installed"
     )
     top.add_argument("-o", "--output", type=Path, default=Path(".benchmarks/results.json"), metavar="FILE", help="JSON lines")
     top.add_argument("--markdown", type=Path, metavar="FILE", help="write the report to a file as well")
@@ -73,23 +74,31 @@ def compare(first: Path, second: Path) -> int:
     return 1 if regressions else 0
 
 
+def asked(target: str, folders: Sequence[str]) -> list[Peer]:
+    """The other compilers that can be asked here. Raises ValueError if there is none."""
+    reasons = {kind: module.unavailable(folders) for module, kind in ((xla, xla.Xla), (inductor, inductor.Inductor))}
+    for kind, reason in reasons.items():
+        if reason:
+            print(f"{kind.name}: {reason}", file=sys.stderr)
+    if all(reasons.values()):
+        raise ValueError("--peers: a compiler required, none is installed")
+    return [kind(target, folders) for kind, reason in reasons.items() if not reason]
+
+
 def run(options: argparse.Namespace) -> int:
     chosen = workloads(options.only, options.quick)
     if not chosen:
         raise ValueError(f"--only {options.only!r}: a workload required, none fits; see --list")
     contestants = engines.chosen(options.engines)
-    folder = options.peers or None
-    if options.peers is not None and (reason := xla.unavailable(folder)):
-        raise ValueError(f"--peers: XLA:GPU: {reason}")
+    present = [] if options.peers is None else asked(options.target, options.peers)
     kept = Options(
         options.target, options.numerics, options.seed, options.time_limit, tuple(e.name for e in contestants),
-        effort(options), not options.predict, options.peers is not None,
+        effort(options), not options.predict, tuple(p.name for p in present),
     )  # fmt: skip
     if options.fresh:
         options.output.unlink(missing_ok=True)
     with ExitStack() as stack:
-        compiler = stack.enter_context(xla.Xla(options.target, folder)) if options.peers is not None else None
-        job = Run(kept, contestants, options.output, compiler)
+        job = Run(kept, contestants, options.output, [stack.enter_context(p) for p in present])
         records = followed(job, chosen)
     text = report.markdown(job.header, records)
     print(text, end="")

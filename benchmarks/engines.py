@@ -57,6 +57,24 @@ def op_by_op(workload: Workload, size: Size, graph: Graph) -> Run:
     return lambda flat: evaluate_graph(graph, flat)
 
 
+def torch_engine(compiled: bool) -> Callable[[Workload, Size, Graph], Run]:
+    def prepare(workload: Workload, size: Size, graph: Graph) -> Run:
+        import torch
+
+        from benchmarks.torch_graph import to_numpy, to_torch, torch_function
+
+        function = torch_function(graph)
+        called = torch.compile(function, dynamic=False) if compiled else function
+
+        def run(flat: Sequence[Array]) -> list[Array]:
+            with torch.inference_mode():
+                return [to_numpy(t) for t in called(*to_torch(flat))]
+
+        return run
+
+    return prepare
+
+
 ENGINES: dict[str, Engine] = {
     e.name: e
     for e in [
@@ -65,7 +83,8 @@ ENGINES: dict[str, Engine] = {
         Engine("eqsat fast", eqsat_engine("fast")),
         Engine("jax.jit", jit, default=True),
         Engine("op by op", op_by_op, default=True),
-        Engine("torch.compile", module="torch"),
+        Engine("torch", torch_engine(False), "torch"),
+        Engine("torch.compile", torch_engine(True), "torch"),
         Engine("ONNX Runtime", module="onnxruntime"),
         Engine("TVM", module="tvm"),
         Engine("IREE", module="iree"),

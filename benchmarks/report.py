@@ -93,19 +93,18 @@ def _engine(result: Record | None) -> str:
 
 
 def peers(records: Records) -> str:
-    """Launches / MB: ours, and XLA:GPU's by both of its routes."""
+    """Launches / MB at the full size: ours, and what other compilers would launch."""
+    routes = list(dict.fromkeys(route for r in records.values() for route in r.get("peers", {})))
     rows = []
     for name, record in records.items():
-        if (xla := record.get("xla")) and (plan := record.get("plan")):
+        if (found := record.get("peers")) and (plan := record.get("plan")):
             calls = f" + {len(plan['opaque'])} calls" if plan["opaque"] else ""
-            ours = _pair(plan["after"]) + calls
-            both = [_pair(xla[k]) if k in xla else xla.get("error", "")[:60] for k in ("own", "library")]
-            rows.append([name, ours, *both])
-    return table(["launches / MB", "eqsat", "XLA:GPU", "XLA:GPU, library products"], rows) if rows else ""
+            rows.append([name, _pair(plan["after"]) + calls, *(_pair(found.get(route, {})) for route in routes)])
+    return table(["launches / MB", "eqsat", *routes], rows) if rows else ""
 
 
 def _pair(cost: Record) -> str:
-    return f"{cost['launches']} / {_number(cost['nbytes'] / 1e6)}"
+    return f"{cost['launches']} / {_number(cost['nbytes'] / 1e6)}" if "launches" in cost else "failed" if cost else ""
 
 
 def problems(records: Records) -> str:
@@ -126,6 +125,7 @@ def problems(records: Records) -> str:
                 lines.append(f"- {name}: eqsat {ratio['value']:.1f} times as fast, {promised:.1f} promised")
         lines += [f"- {name}: a constant passes for {o}: nothing is shown" for o in run.get("nothing_shown", [])]
         lines += [f"- {name}: plan: {s}" for s in r.get("shortcomings", [])]
+        lines += [f"- {name}: {route}: {x['error']}" for route, x in r.get("peers", {}).items() if "error" in x]
     return "\n".join(["Problems", "", *lines]) if lines else ""
 
 

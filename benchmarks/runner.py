@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.engines import Engine
 from benchmarks.machine import description, usual
 from benchmarks.measure import BASELINE, Effort, measured
-from benchmarks.peers.xla import Xla
+from benchmarks.peers.process import Peer
 from benchmarks.predict import planned, shortcomings
 from benchmarks.workloads import Workload
 
@@ -32,7 +32,7 @@ class Options:
     engines: tuple[str, ...] = ()
     effort: Effort = Effort()
     measure: bool = True
-    peers: bool = False
+    peers: tuple[str, ...] = ()
 
     def as_dict(self) -> Record:
         return json.loads(json.dumps(asdict(self)))
@@ -41,8 +41,8 @@ class Options:
 class Run:
     """Runs workloads and appends their records to a file; what the file has already is not run again."""
 
-    def __init__(self, options: Options, engines: Sequence[Engine], path: Path, xla: Xla | None = None) -> None:
-        self.options, self.engines, self.path, self.xla = options, engines, path, xla
+    def __init__(self, options: Options, engines: Sequence[Engine], path: Path, peers: Sequence[Peer] = ()) -> None:
+        self.options, self.engines, self.path, self.peers = options, engines, path, peers
         self.header = {"machine": description(), "options": options.as_dict()}
         self.done = resumable(path, self.header)
         if not self.done:
@@ -85,7 +85,9 @@ class Run:
         return {"run": result | {"promised": promised(small, result)}}
 
     def _peers(self, workload: Workload) -> Record:
-        return {"xla": self.xla.ask(workload.name)} if self.xla is not None else {}
+        answers = {peer.name: peer.ask(workload.name) for peer in self.peers}
+        routes = {k: v for name, a in answers.items() for k, v in ({name: a} if "error" in a else a).items()}
+        return {"peers": routes} if routes else {}
 
 
 def promised(plan: Record, result: Record) -> float | None:

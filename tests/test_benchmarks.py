@@ -17,7 +17,7 @@ from benchmarks import __main__ as command
 from benchmarks import engines, report, runner
 from benchmarks.guards import Watch
 from benchmarks.measure import Contest, Contestant, Effort, Inputs, measured
-from benchmarks.peers import hlo, xla
+from benchmarks.peers import hlo, inductor, xla
 from benchmarks.statistics import geometric_mean, paired_ratio
 from benchmarks.workloads import Size, Workload, shapes, workloads
 from eqsat.graph import Graph
@@ -308,7 +308,7 @@ def test_compare_names_regressions(results, tmp_path, capsys):
 def test_mistakes_are_one_line(capsys):
     assert command.main(["--only", "no such workload"]) == 2
     assert command.main(["--compare", "no-a.json", "no-b.json"]) == 2
-    assert command.main(["--predict", "--peers", "no-such-folder", "--only", "low rank"]) == 2
+    assert command.main(["--only", "low rank", "--engines", "TVM"]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 3 and all(line.startswith("benchmarks: ") for line in lines)
 
@@ -337,10 +337,23 @@ def test_bytes_of_library_calls_leave_out_scratch():
 
 
 @pytest.mark.slow
-def test_xla_gpu_says_what_it_launches():
-    folder = os.environ.get("BENCHMARKS_PEERS")
-    if reason := xla.unavailable(folder):
-        pytest.skip(f"XLA:GPU {reason}")
-    with xla.Xla("h100", folder) as compiler:
+@pytest.mark.parametrize(("module", "kind"), [(xla, xla.Xla), (inductor, inductor.Inductor)], ids=["xla", "inductor"])
+def test_other_compiler_says_what_it_launches(module, kind):
+    folders = os.environ.get("BENCHMARKS_PEERS", "").split()
+    if reason := module.unavailable(folders):
+        pytest.skip(f"{kind.name}: {reason}")
+    with kind("h100", folders) as compiler:
         answer = compiler.ask("layernorm 8192x4096")
-    assert answer["own"]["launches"] == 1 and answer["own"]["nbytes"] == pytest.approx(134e6, rel=0.01)
+        refusal = compiler.ask("no such workload")
+    assert answer[kind.name]["launches"] == 1 and answer[kind.name]["nbytes"] == pytest.approx(134e6, rel=0.01)
+    assert refusal == {"error": "KeyError: 'no such workload'"}
+
+
+@pytest.mark.parametrize(
+    "name", ["GQA b1", "max pool + add", "conv3x3+bias+relu 32x56x56x64", "concat+pad+slice", "Llama-3-8B layer"]
+)
+def test_programs_are_the_same_in_torch(name):
+    pytest.importorskip("torch")
+    (workload,) = [w for w in workloads() if w.name == name]
+    result = measured(workload, workload.small, engines.chosen(["torch"]), SHORT)["engines"]["torch"]
+    assert "error" not in result and not result["findings"], result

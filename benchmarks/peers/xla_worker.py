@@ -5,7 +5,6 @@ Run by `benchmarks.peers.xla`, which sets the environment that the compiler read
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from jax.sharding import SingleDeviceSharding
 
 from benchmarks.peers.cards import target_config
 from benchmarks.peers.hlo import library_nbytes
+from benchmarks.peers.process import serve
 from benchmarks.workloads import Size, workloads
 
 THUNK = re.compile(r"^\d+: (k\w+)\s*\[[^\]]*\] (\S+)", re.M)
@@ -34,7 +34,7 @@ class Compiler:
 
     def routes(self, size: Size) -> dict[str, Any]:
         """Products by XLA's own kernels, and by the library: on a card, its autotuner chooses for each product."""
-        return {"own": self.compiled(size, True), "library": self.compiled(size, False)}
+        return {"XLA:GPU": self.compiled(size, True), "XLA:GPU, library products": self.compiled(size, False)}
 
     def compiled(self, size: Size, own: bool) -> dict[str, Any]:
         sharding = SingleDeviceSharding(self.device)
@@ -64,14 +64,8 @@ def cost_analysis(compiled: Any) -> dict[str, float]:
 
 
 def main() -> None:
-    card, dump = sys.argv[1], Path(sys.argv[2])
-    compiler, known = Compiler(card, dump), {w.name: w for w in workloads()}
-    for line in sys.stdin:
-        try:
-            answer = compiler.routes(known[line.strip()].full)
-        except Exception as error:  # the compiler's refusals are results as well
-            answer = {"error": f"{type(error).__name__}: {str(error).splitlines()[0][:300]}"}
-        print(json.dumps(answer), flush=True)
+    compiler, known = Compiler(sys.argv[1], Path(sys.argv[2])), {w.name: w for w in workloads()}
+    serve(lambda name: compiler.routes(known[name].full))
 
 
 if __name__ == "__main__":
