@@ -132,11 +132,17 @@ class Graph:
             ) from error
 
     @staticmethod
-    def from_onnx(source: Any, **options: Any) -> Graph:
+    def from_onnx(
+        source: Any,
+        *,
+        inputs: Mapping[str, Any] | None = None,
+        dims: Mapping[str, int] | None = None,
+        constants: Mapping[str, Any] | None = None,
+    ) -> Graph:
         """Import an ONNX model, given by path or as `onnx.ModelProto`; options as in `eqsat.frontends.onnx.read`."""
         from eqsat.frontends import onnx
 
-        return onnx.read(source, **options)
+        return onnx.read(source, inputs=inputs, dims=dims, constants=constants)
 
     @staticmethod
     def from_networkx(graph: Any) -> Graph:
