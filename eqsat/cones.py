@@ -283,37 +283,43 @@ class Cones:
     def remapped(self, best: dict[int, Fragment], stored: int, flipped: Entity) -> dict[int, Fragment]:
         """As `mapped`, from the result for a selection that differs in one entity: only what that touches is done again."""
         best = dict(best)
-        if stored & flipped.bit:  # one more may be loaded: improvements spread to whoever uses them
+        if stored & flipped.bit:
             touched = self._loading[flipped.number]
-            while touched:
-                improved = self._settle(best, [c for c in self._sequence if c in touched], stored)
-                touched = {user for c in improved for user in self._users_of[c]}
         else:
-            lost = [c for c in self._sequence if c in best and best[c].leaves & flipped.bit]
-            for c in lost:
+            touched = {c for c in best if best[c].leaves & flipped.bit}
+            for c in touched:
                 del best[c]
-            self._settle(best, lost, stored)
+        for _ in range(4 * SWEEPS):
+            changed = self._settle(best, [c for c in self._sequence if c in touched], stored)
+            touched = {user for c in changed for user in self._users_of[c]}
+            if not touched:
+                break
         return best
 
     def _settle(self, best: dict[int, Fragment], classes: list[int], stored: int) -> set[int]:
-        """Improve the fragments of these classes until nothing changes; the classes that improved."""
-        improved: set[int] = set()
+        """Take the best fragment of each of these classes, given those of its operands, until nothing changes; what changed.
+
+        A fragment over operands that have changed since is replaced even by a worse one: it no longer fits its neighbours.
+        """
+        altered: set[int] = set()
         for _ in range(SWEEPS):
             changed = False
             for c in classes:
-                current = best.get(c)
+                fresh = None
                 for n in self.row_numbers[c]:
                     leaf = self.row_leaf[n]
                     if leaf and not leaf & stored:
                         continue
                     f = self._single(c, n, best)
-                    if f is not None and (current is None or f < current):
-                        best[c] = current = f
-                        changed = True
-                        improved.add(c)
+                    if f is not None and (fresh is None or f < fresh):
+                        fresh = f
+                if fresh is not None and fresh is not best.get(c):
+                    best[c] = fresh
+                    changed = True
+                    altered.add(c)
             if not changed:
                 break
-        return improved
+        return altered
 
     def root(self, e: Entity, best: dict[int, Fragment]) -> Fragment | None:
         """The best fragment that computes an entity rather than loading it."""
