@@ -298,3 +298,66 @@ def test_missing_operators_are_listed_at_once():
         Unsupported, match=r"got 2 nodes without one: NonMaxSuppression \(node 'a', opset 18\); com.example::Frob"
     ):
         Graph.from_onnx(model(nodes, [value("x", [2])], [value("y", [2])]))
+
+
+# --- large files ------------------------------------------------------------------------------------------------
+
+
+def test_gigabytes_of_weights_are_not_read(tmp_path):
+    """Three files of 1 GB, sparse on disk; their sum is not folded."""
+    resource = pytest.importorskip("resource")
+    side, weights = 1 << 14, []
+    for name in ("w0", "w1", "w2"):
+        with open(tmp_path / f"{name}.bin", "wb") as file:
+            file.truncate(4 * side * side)
+        tensor = TensorProto(name=name, data_type=F32, dims=[side, side], data_location=TensorProto.EXTERNAL)
+        tensor.external_data.add(key="location", value=f"{name}.bin")
+        weights.append(tensor)
+    nodes = [helper.make_node("Sum", ["w0", "w1", "w2"], ["w"]), helper.make_node("MatMul", ["x", "w"], ["y"])]
+    graph = helper.make_graph(nodes, "g", [value("x", [1, side])], [value("y", None)], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8), tmp_path / "m.onnx")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert len(Graph.from_onnx(tmp_path / "m.onnx").equations) == 3
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kilobytes
+
+
+# --- ONNX Runtime's own operators -------------------------------------------------------------------------------
+
+
+def f32(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+CONTRIB = {
+    "BiasGelu": ([f32(2, 8), f32(8)], {}),
+    "FastGelu": ([f32(2, 8), f32(8)], {}),
+    "QuickGelu": ([f32(2, 8)], {"alpha": 1.5}),
+    "SkipLayerNormalization": ([f32(1, 3, 8), f32(1, 3, 8, seed=1), f32(8), f32(8, seed=2), f32(8, seed=3)], {"epsilon": 1e-5}),
+    "SkipSimplifiedLayerNormalization": ([f32(1, 3, 8), f32(1, 3, 8, seed=1), f32(8)], {"epsilon": 1e-5}),
+    "FusedMatMul": ([f32(4, 3), f32(4, 5)], {"transA": 1, "alpha": 0.5}),
+    "MatMulIntegerToFloat": (
+        [
+            np.arange(12, dtype=np.uint8).reshape(3, 4),
+            np.arange(20, dtype=np.int8).reshape(4, 5),
+            np.float32(0.1),
+            np.float32(0.2),
+        ],
+        {},
+    ),
+    "DynamicQuantizeMatMul": ([f32(3, 4), np.arange(20, dtype=np.int8).reshape(4, 5), np.float32(0.2)], {}),
+}
+
+
+@pytest.mark.parametrize("op", CONTRIB)
+def test_fused_operators_agree_with_onnx_runtime(op):
+    runtime = pytest.importorskip("onnxruntime")
+    arrays, attributes = CONTRIB[op]
+    names = [f"in{n}" for n in range(len(arrays))]
+    inputs = [
+        value(n, np.shape(a), helper.np_dtype_to_tensor_dtype(np.asarray(a).dtype)) for n, a in zip(names, arrays, strict=True)
+    ]
+    made = model([helper.make_node(op, names, ["y"], domain="com.microsoft", **attributes)], inputs, [value("y", None)])
+    made.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    session = runtime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    (wanted,) = session.run(None, {n: np.asarray(a) for n, a in zip(names, arrays, strict=True)})
+    np.testing.assert_allclose(Graph.from_onnx(made)(*arrays)["y"], wanted, rtol=1e-4, atol=1e-5)

@@ -26,6 +26,7 @@ from eqsat.frontends.onnx import (  # noqa: F401  (each fills the table)
     control,
     elementwise,
     indexing,
+    microsoft,
     normalization,
     pooling,
     quantization,
