@@ -59,6 +59,11 @@ def present(k: Pattern, *terms: Pattern) -> Guard:
     )
 
 
+def varies(t: Pattern) -> Guard:
+    """The term mentions some axis: it is no literal, nor one number for a whole array."""
+    return Guard(f"{t} varies", (t,), lambda low: [f"(!= 0 {low.axes(t)})"], lambda at: bool(at.axes(t)))
+
+
 def fewer_axes(a: Pattern, b: Pattern) -> Guard:
     """Every axis of a is one of b, which has more: what is computed from a alone is computed less often."""
     return Guard(

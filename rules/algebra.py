@@ -16,6 +16,7 @@ from eqsat.rule import (
     pack,
     rewrite,
     rule,
+    varies,
 )
 from eqsat.scalars import SCALARS
 
@@ -104,8 +105,8 @@ def factor_common(a: Float, b: Float, c: Float):
 
 @rule("reassociate", gives_up="the order of two roundings")
 def mul_of_quotient(a: Float, b: Float, c: Float):
-    """a*(b/c) = (a*b)/c."""
-    return birewrite(a * (b / c), (a * b) / c)
+    """a*(b/c) = (a*b)/c, for a divisor that is no literal: literals would multiply among themselves without end."""
+    return birewrite(a * (b / c), (a * b) / c, varies(c))
 
 
 @rule("reassociate", phase="normalise", gives_up="the sign of a zero")

@@ -1,0 +1,179 @@
+"""Programs whose values rewriters have been caught changing: each tier keeps them, or names the rule that made the difference.
+
+The chosen kernels are evaluated operation by operation, so that what differs is what a rule changed.
+"""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from jax import lax
+from jax import numpy as jnp
+
+import eqsat
+from eqsat.arrays import NUMPY
+from eqsat.egraph import Engine
+from eqsat.evaluate import evaluate_all
+from eqsat.program import PlannedKernel
+from eqsat.rule import select
+from eqsat.rule_trial import regions_of
+from eqsat.rules import RULES
+
+pytestmark = pytest.mark.slow
+
+INF, NAN = float("inf"), float("nan")
+
+
+def values(fn, *args, numerics):
+    """The outputs of the optimised program."""
+    program = eqsat.optimize(fn, *map(jnp.asarray, args), numerics=numerics)
+    arrays = dict(zip(program.inputs, map(np.asarray, args), strict=True))
+    arrays |= {t: np.asarray(c) for t, c in program.constants.items()}
+    for step in program.steps:
+        if not isinstance(step, PlannedKernel):
+            results = step.eqn.bind(*(jnp.asarray(arrays.get(x, x)) for x in step.inputs))
+            arrays.update(zip(step.outputs, map(np.asarray, results), strict=True))
+            continue
+        given = {mine: arrays[theirs] for mine, theirs in zip(step.kernel.inputs, step.inputs, strict=True)}
+        results = evaluate_all([(o.term, o.axes) for o in step.kernel.outputs], given, NUMPY)
+        for theirs, array in zip(step.outputs, results, strict=True):
+            arrays[theirs] = np.asarray(array).reshape(theirs.shape)
+    return [arrays[t] for t in program.outputs]
+
+
+def f32(*numbers):
+    return np.array(numbers, np.float32)
+
+
+def i32(*numbers):
+    return np.array(numbers, np.int32)
+
+
+def same_bits(got, want):
+    got, want = np.asarray(got), np.asarray(want)
+    if got.dtype.kind not in "biu":
+        got, want = got.astype(np.float64), want.astype(np.float64)
+        return bool(np.all(((got == want) & (np.signbit(got) == np.signbit(want))) | (np.isnan(got) & np.isnan(want))))
+    return bool(np.array_equal(got, want))
+
+
+# name: (function, operands, what it must give)
+CASES = {
+    "log of exp": (lambda x: jnp.log(jnp.exp(x)), [f32(89, -104)], f32(INF, -INF)),
+    "times zero": (lambda x: x * 0, [f32(1, INF, NAN, -1)], f32(0, NAN, NAN, -0.0)),
+    "less itself": (lambda x: x - x, [f32(1, INF, NAN, -1)], f32(0, NAN, NAN, 0)),
+    "zero times NaN in a loss": (lambda x, a: x + 0 * a, [f32(1), f32(NAN)], f32(NAN)),
+    "mean over itself": (lambda x: jnp.mean(x) / jnp.mean(x), [f32(0, 0, 0)], np.float32(NAN)),
+    "times 3 over 3": (lambda x: (x * 3) / 3, [f32(2e38)], f32(INF)),
+    "over 3 times 3": (lambda x: (x / 3) * 3, [f32(1e-45)], f32(0)),
+    "divided twice": (lambda x: (x / 1e30) / 1e30, [f32(1e38)], f32(1e38) / f32(1e30) / f32(1e30)),
+    "up and down": (lambda x: (x * 1e30) * 1e-30, [f32(1e20)], f32(INF)),
+    "zero is added": (lambda x: 1 / (x + 0.0), [f32(-0.0)], f32(INF)),
+    "root of minus zero": (jnp.sqrt, [f32(-0.0)], f32(-0.0)),
+    "zero less": (lambda x: 0 - x, [f32(0)], f32(0)),
+    "squares of int8": (
+        lambda b: jnp.where(b * b < 0, jnp.abs(b * b), b * b),
+        [np.array([12, 7, 20, 15, 11], np.int8)],
+        np.array([112, 49, 112, 31, 121], np.int8),
+    ),
+    "doubled and halved": (lambda x: lax.div(x * 2, jnp.int32(2)), [i32(2**30)], i32(-(2**30))),
+    "floor division": (lambda a, b: a // b, [i32(-7, 7), i32(2, -2)], i32(-4, -4)),
+    "remainder of zero": (lambda x, y: lax.rem(x, y), [i32(5), i32(0)], i32(5)),
+    "narrowed and widened": (
+        lambda x: x.astype(jnp.bfloat16).astype(jnp.float32),
+        [f32(np.pi)],
+        f32(3.140625),
+    ),
+    "error of a sum": (
+        lambda a, b: b - ((a + b).astype(jnp.bfloat16).astype(jnp.float32) - a),
+        [f32(4, 5, 6), f32(0, 0.001, 0.002)],
+        f32(0, 0.001, 0.002),
+    ),
+    "greatest with NaN": (jnp.max, [f32(1, NAN, 3)], np.float32(NAN)),
+    "greater than minus infinity": (lambda x: jnp.maximum(x, -jnp.inf), [f32(NAN, 1)], f32(NAN, 1)),
+    "clipped NaN": (lambda x: jnp.clip(x, 0, 1), [f32(NAN)], f32(NAN)),
+    "relu of NaN": (lambda x: jnp.maximum(x, 0), [f32(NAN)], f32(NAN)),
+    "out of range": (lambda x: jnp.take(x, jnp.array([13, 2])), [np.arange(10, dtype=np.float32)], f32(NAN, 2)),
+    "literal zero times C": (
+        lambda c, a, b: 0 * c + a @ b,
+        [f32(NAN), np.ones((1, 2), np.float32), np.ones((2, 1), np.float32)],
+        np.full((1, 1), NAN, np.float32),
+    ),
+    "and, or with one": (lambda x: (x & 1, x | 1), [i32(6, 7)], (i32(0, 1), i32(7, 7))),
+    "parity": (lambda x, y: y - lax.rem(x, jnp.int32(2)), [i32(-3, -1, 1), i32(0, 0, 0)], i32(1, 1, -1)),
+    "there and back": (lambda a, b: (a - b) + b, [f32(1e-8), f32(1)], f32(0)),
+    "halved": (lambda x: x / 2, [f32(3e-45, 3.3)], f32(1e-45, np.float32(3.3) / np.float32(2))),
+    "a third": (lambda x: x / 3, [f32(5.1)], f32(np.float32(5.1) / np.float32(3))),
+}  # fmt: skip
+
+LARGE_SUMS = {
+    "bfloat16": (ml_dtypes.bfloat16, 70000, 70144.0),
+    "float16": (np.float16, 20000, 20000.0),
+}
+
+
+def outputs_of(case):
+    return case[2] if isinstance(case[2], tuple) else (case[2],)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_exact_keeps_every_bit(name):
+    fn, args, _ = CASES[name]
+    got = values(fn, *args, numerics="exact")
+    for g, w in zip(got, outputs_of(CASES[name]), strict=True):
+        assert same_bits(g, w), f"{g} instead of {w}"
+
+
+@pytest.mark.parametrize("numerics", ["reassociate", "fast"])
+@pytest.mark.parametrize("name", CASES)
+def test_other_tiers_are_right_or_name_the_rule(name, numerics):
+    fn, args, _ = CASES[name]
+    got = values(fn, *args, numerics=numerics)
+    for g, w in zip(got, outputs_of(CASES[name]), strict=True):
+        if same_bits(g, w):
+            continue
+        blamed = inexact_rules(fn, args, numerics)
+        assert blamed, f"{g} instead of {w}, and no rule to blame"
+        if numerics == "reassociate":
+            finite = np.isfinite(w)
+            assert np.array_equal(np.isfinite(g), finite), f"{g} instead of {w} by {blamed}"
+            np.testing.assert_allclose(g[finite], w[finite], rtol=1e-6, err_msg=str(blamed))
+
+
+def inexact_rules(fn, args, numerics):
+    """The rules that fire in a program and may change its values."""
+    engine = Engine(select(RULES, numerics))
+    fired = {name for region in regions_of(fn, *args) for name in engine.saturate(region).growth}
+    return {r.name for r in engine.rules if r.name in fired and r.tier != "exact"}
+
+
+@pytest.mark.parametrize("dtype", LARGE_SUMS)
+@pytest.mark.parametrize("numerics", ["exact", "reassociate", "fast"])
+def test_narrow_sums_are_held_in_a_wide_accumulator(dtype, numerics):
+    kind, count, want = LARGE_SUMS[dtype]
+    got = values(jnp.sum, np.ones(count, kind), numerics=numerics)
+    assert float(got[0]) == want
+
+
+@pytest.mark.parametrize("numerics", ["exact", "reassociate"])
+@pytest.mark.parametrize("scale", [1e3, 1e10, 1e14, 1e30])
+def test_the_scale_of_a_softmax_is_rounded_once(scale, numerics):
+    def softmax(x):
+        y = x * scale
+        weights = jnp.exp(y - jnp.max(y))
+        return weights / jnp.sum(weights)
+
+    got = values(softmax, f32(0.3, -0.2, 0.7), numerics=numerics)
+    np.testing.assert_allclose(got[0], [0, 0, 1], atol=1e-6)
+
+
+@pytest.mark.parametrize("numerics", ["exact", "reassociate"])
+def test_a_narrow_rounding_inside_a_kernel_is_kept(numerics):
+    def total(x, c):
+        h = jnp.where(c, jnp.float16(0.5), jnp.float16(-0.5)) + x.astype(jnp.float16)
+        return jnp.sum(h.astype(jnp.float32))
+
+    x = (np.arange(24) / 10).astype(np.float32)
+    got = values(total, x, np.arange(24) % 5 == 0, numerics=numerics)
+    assert abs(float(got[0]) - 20.5996) < 1e-4
