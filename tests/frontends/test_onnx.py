@@ -107,6 +107,17 @@ def test_an_input_that_is_bound_is_none_of_the_graph():
     assert [graph.name_of[v] for v in graph.inputs] == ["x"] and graph.outputs[0].shape == (6,)
 
 
+def test_what_the_caller_says_must_fit():
+    with pytest.raises(OnnxError, match=r"g: dimensions among \['batch'\] required, got 'size'"):
+        Graph.from_onnx(mlp(), dims={"size": 2})
+    with pytest.raises(OnnxError, match=r"g: inputs among \['x'\] required, got 'y'"):
+        Graph.from_onnx(mlp(), inputs={"y": (2, 3)})
+    with pytest.raises(OnnxError, match=r"g: input 'x': shape \['batch', 3\] required, got \[2, 4\]"):
+        Graph.from_onnx(mlp(), inputs={"x": (2, 4)})
+    with pytest.raises(OnnxError, match="g: input 'c': values of bool required, got float64 values that it does not hold"):
+        Graph.from_onnx(branching(), constants={"c": 0.5})
+
+
 # --- shape arithmetic -------------------------------------------------------------------------------------------
 
 

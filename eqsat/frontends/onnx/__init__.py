@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 try:
-    import onnx
+    import onnx  # noqa: F401  (the package, not this one)
 except ImportError as error:
     raise ImportError("Graph.from_onnx: the package onnx required, got none; pip install 'eqsat[onnx]'") from error
 
@@ -41,7 +41,8 @@ from eqsat.frontends.onnx import (  # noqa: F401  (each fills the table)
 )
 from eqsat.frontends.onnx import model as files
 from eqsat.frontends.onnx.importer import Importer, Scope, definition, lift
-from eqsat.frontends.onnx.table import OnnxError, Unknown, Unsupported, find, is_wide, narrow
+from eqsat.frontends.onnx.signature import signature
+from eqsat.frontends.onnx.table import OnnxError, Unknown, Unsupported, find
 from eqsat.graph import Graph, Literal, Source, Variable, pruned, trace
 
 __all__ = ["OnnxError", "Unknown", "Unsupported", "read"]
@@ -80,9 +81,8 @@ def _read(
     model: Any, folder: Any, name: str, inputs: dict[str, Any], dims: dict[str, int], constants: Mapping[str, Any]
 ) -> Graph:
     missing(model, model.graph.node, name, files.opsets(model.opset_import), branches=False)
-    fixed = {key: known(value) for key, value in constants.items()}
     importer = Importer(model, folder)
-    wanted = signature(model.graph, name, inputs, dims, fixed)
+    wanted, fixed = signature(model.graph, name, inputs, dims, constants)
     outputs = [v.name for v in model.graph.output]
     if len(set(outputs)) != len(outputs):
         raise OnnxError(f"{name}: distinct output names required, got {outputs}")
@@ -108,81 +108,10 @@ def _result(value: Any, name: str, key: str) -> Any:
     return [_result(v, name, key) for v in value] if isinstance(value, list) else lift(value, key)
 
 
-def known(value: Any) -> Any:
-    """A value that was bound: a tensor, a sequence, or None for an optional without one."""
-    return None if value is None else [known(v) for v in value] if isinstance(value, list) else np.asarray(value)
-
-
 def _leaf_names(tree: Any) -> list[str]:
     """A sequence's elements are named after it and numbered."""
     paths, _ = jax.tree_util.tree_flatten_with_path(tree)
     return ["_".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path) for path, _ in paths]
-
-
-# --- signature --------------------------------------------------------------------------------------------------
-
-
-def signature(
-    graph: Any, name: str, inputs: dict[str, Any], dims: dict[str, int], fixed: dict[str, np.ndarray]
-) -> dict[str, Any]:
-    """Shapes and dtypes of the inputs that stay open, by name."""
-    initialised = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
-    declared = [v.name for v in graph.input]
-    if len(set(declared)) != len(declared):
-        raise OnnxError(f"{name}: distinct input names required, got {declared}")
-    for key in (*inputs, *fixed):
-        if key not in declared:
-            raise OnnxError(f"{name}: inputs among {declared} required, got {key!r}")
-    found: dict[str, Any] = {}
-    unbound: list[str] = []
-    for v in graph.input:
-        if v.name in fixed or (v.name in initialised and v.name not in inputs):
-            continue
-        given, kind = inputs.get(v.name), v.type.WhichOneof("value")
-        if kind == "sequence_type" and isinstance(given, list):
-            element = v.type.sequence_type.elem_type.tensor_type
-            found[v.name] = [jax.ShapeDtypeStruct(_shape(element, part, dims), _dtype(element, v.name, name)) for part in given]
-            continue
-        if kind != "tensor_type":
-            raise Unsupported(
-                f"{name}: tensors required as inputs, got {kind or 'no type'} for {v.name!r}; give a sequence's shapes "
-                "with inputs= or its value with constants="
-            )
-        shape = _shape(v.type.tensor_type, given, dims)
-        if all(isinstance(n, int) for n in shape):
-            found[v.name] = jax.ShapeDtypeStruct(shape, _dtype(v.type.tensor_type, v.name, name))
-        else:
-            unbound.append(f"{v.name!r} has {list(shape)}")
-    if unbound:
-        raise OnnxError(f"{name}: sizes of all dimensions required, got {'; '.join(unbound)}; bind them with dims= or inputs=")
-    return found
-
-
-def _shape(declared: Any, given: Any, dims: Mapping[str, int]) -> tuple[Any, ...]:
-    """Sizes, with a name or "?" for those left open. Files say "unknown" by a name, by nothing and by -1."""
-    if given is not None:
-        return tuple(int(n) for n in getattr(given, "shape", given))
-    if not declared.HasField("shape"):
-        return ("?",)
-    return tuple(
-        dims.get(d.dim_param, d.dim_param)
-        if d.dim_param
-        else d.dim_value
-        if d.HasField("dim_value") and d.dim_value >= 0
-        else "?"
-        for d in declared.shape.dim
-    )
-
-
-def _dtype(declared: Any, key: str, name: str) -> np.dtype:
-    code = declared.elem_type
-    try:
-        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(code))
-    except KeyError:
-        raise OnnxError(f"{name}: a dtype required for input {key!r}, got code {code}") from None
-    if dtype.kind == "O":
-        raise Unsupported(f"{name}: inputs of numbers required, got strings for {key!r}")
-    return dtype if is_wide() else narrow(dtype, f"{name}: input {key!r}")
 
 
 # --- operators that are missing ---------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 
 from eqsat.frontends.onnx.pooling import over_windows
-from eqsat.frontends.onnx.table import Array, Node, axis_of, op
+from eqsat.frontends.onnx.table import Array, Node, Unsupported, axis_of, op
 
 
 def _softmax(x: Array, axis: int) -> Array:
@@ -72,6 +72,8 @@ def batch_normalization(
     node: Node, x: Array, scale: Array, bias: Array, mean: Array, variance: Array
 ) -> Array | tuple[Array, ...]:
     rank = max(x.ndim, 2)
+    if not node.get("spatial", 1):
+        raise node.error("spatial=1 required, got 0; use opset 9 or later", Unsupported)
     training = node.get("training_mode", 0) if node.opset >= 14 else not node.get("is_test", 1 if node.opset >= 7 else 0)
     if training and node.opset < 14:
         training = node.wants(1)
