@@ -143,7 +143,7 @@ DTYPES_OF_KIND = {
 NUMBERS = (0.0, 1.0, -1.0, 2.0, 0.5, 3.0, -7.0, 10.0, 0.10009765625, 100.0, 1024.0, 0.0078125, float("inf"), float("-inf"), 1e30)
 SPECIAL = (float("nan"), float("inf"), float("-inf"), -0.0, 0.0, 1.0, -1.0, 2.0)
 MODES = {
-    "exact": ("ordinary", "special", "whole", "wide", "extreme"),
+    "exact": ("ordinary", "special", "whole", "wide", "extreme", "special"),
     "reassociate": ("ordinary", "offset", "whole", "special", "ordinary", "nan"),
     "fast": ("ordinary", "offset", "whole"),
 }

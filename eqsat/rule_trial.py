@@ -55,7 +55,7 @@ def trial(rules: Sequence[Rule], expression: str, arguments: str = "", limit: in
         raise ValueError(f"expression {expression!r}: an operation required, got what needs no kernel")
     region = regions[-1]
     done = Engine(rules).saturate(region, Budget(seconds=5.0, rows=3000))
-    forms = _forms(done, region)[done.class_of[region.outputs[-1]]]
+    forms = forms_of(done, region)[done.class_of[region.outputs[-1]]]
     original = _inlined_first(region.outputs[-1].term, forms)
     return Trial(tuple(original[:limit]), done.rows, done.stopped, tuple(sorted(done.growth)))
 
@@ -102,7 +102,7 @@ def _shape(dtype: str, extents: str) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(tuple(int(n) for n in extents.split(",") if n.strip()), dtype)
 
 
-def _forms(done: Saturated, region: Region) -> dict[int, list[Form]]:
+def forms_of(done: Saturated, region: Region) -> dict[int, list[Form]]:
     """The smallest terms of every class, over the region's inputs."""
     defined = set(region.definitions)
     forms: dict[int, dict[Term, tuple[int, frozenset[str]]]] = {c: {} for c in done.classes}

@@ -12,6 +12,7 @@ from eqsat.notation import Stored, Tensor, Term
 from eqsat.read import read
 from eqsat.regions import Region, definition_at, kept_steps, local
 from eqsat.rule import Rule
+from eqsat.rule_trial import forms_of
 
 Names = Mapping[Axis, Axis]  # from bound axes of the term to those of the e-graph
 
@@ -91,7 +92,7 @@ def saturated(engine: Engine, region: Region) -> Saturated:
 
 
 def equal(done: Saturated, region: Region, one: Tensor, other: Tensor) -> bool:
-    """True if the rules make two outputs equal: one class, or the class of one has the other's term."""
+    """True if the rules make two outputs equal: one class, or the class of one has a term of the other."""
     if one is other:
         return True
     assert isinstance(one, Stored) and isinstance(other, Stored)
@@ -99,7 +100,11 @@ def equal(done: Saturated, region: Region, one: Tensor, other: Tensor) -> bool:
         return True
     defined = frozenset(region.definitions)
     search = Reached(done)
-    return any(search.holds(done.class_of[a], inlined(b.term, defined)) for a, b in ((one, other), (other, one)))
+    pairs = ((one, other), (other, one))
+    if any(search.holds(done.class_of[a], inlined(b.term, defined)) for a, b in pairs):
+        return True
+    forms = forms_of(done, region)
+    return any(search.holds(done.class_of[a], f.term) for a, b in pairs for f in forms[done.class_of[b]])
 
 
 def used(done: Saturated) -> set[str]:

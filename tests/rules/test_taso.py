@@ -6,12 +6,14 @@ cheaper than another, so those rules are asked of the packs with `expansion`.
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import reach
 import taso
 
+import eqsat
 from eqsat.egraph import Engine
 from eqsat.rule import select
 from eqsat.rules import PACKS, RULES
@@ -23,13 +25,10 @@ ORDER = {  # the order of equal operands: associativity of element-wise sums and
     *map(str, (*range(23, 31), *range(32, 36), 38, 39, *range(41, 47), *range(48, 57)))
 }
 EXPANDED = tuple(rule for pack in PACKS.values() for rule in pack)
-NAMES = "the names of two bound axes differ, and no rule renames them"
 SPLIT = "a sum over a joined axis is not split: that needs axes which the program does not have"
 GROUPS = "a select on a channel of a group is not recognised as one on the group"
 ORDERED = "the order of a joined axis below a sum is not changed"
-GUARDED = "the part of a join is read as zero outside of itself, and that select is not moved out of the product"
 MISSING = {
-    "3": GUARDED, "7": NAMES, "8": GUARDED, "10": NAMES,
     **dict.fromkeys(("70", "85", "91", "98"), SPLIT),
     **dict.fromkeys(("86", "87", "99", "100", "101", "102"), ORDERED),
     **dict.fromkeys(("92", "93", "118", "119"), GROUPS),
@@ -71,6 +70,23 @@ def test_both_sides_have_one_value(law):
     values = taso.sides(law)(*map(jnp.asarray, arrays))
     for left, right in zip(values[::2], values[1::2], strict=True):
         np.testing.assert_allclose(left, right, rtol=1e-3, atol=1e-3)
+
+
+def one_side(law, number):
+    both = taso.sides(law)
+    return lambda *arrays: both(*arrays)[number::2]
+
+
+TWO_SUMS = pytest.mark.xfail(reason="two products summed take one launch more than one product of joined operands", strict=True)
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[TWO_SUMS] if n in ("70", "85") else []) for n in MISSING])
+def test_where_the_right_side_is_not_reached_it_is_no_cheaper(name):
+    law = LAWS[name]
+    larger = [(64 * s.shape[0], 64 * s.shape[1], *s.shape[2:]) for s in taso.shapes(law)]
+    shapes = [jax.ShapeDtypeStruct(s, jnp.float32) for s in larger]
+    left, right = (eqsat.optimize(one_side(law, n), *shapes).cost for n in (0, 1))
+    assert left.seconds <= 1.001 * right.seconds, f"{left} and {right}"
 
 
 def test_groups_of_unequal_size_are_not_merged(engines):
