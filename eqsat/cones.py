@@ -238,7 +238,7 @@ class Cones:
         narrow = {x.dtype for x in sources}
         dtype = narrow.pop() if len(narrow) == 1 else product_row.dtype
         computed = sum(x.head != "load" for x in sources)
-        rate = self.device.contraction_flops(dtype) * COMPUTED**computed
+        rate = self.device.contraction_flops(dtype) * (COMPUTED if dtype in self.device.tensor_flops else 0.99) ** computed
         return 2 * volume / rate - 2 * volume / (self.device.vector_flops / 2)
 
     def _chosen(self, nodes: int, c: int) -> Row:

@@ -157,7 +157,9 @@ class _Pricing:
             rows, columns = self.block(c.rows), self.block(c.columns)
             peak = self.device.contraction_flops(c.dtype)
             intensity = rows * columns / (rows + columns)
-            efficiency = self.device.tensor_efficiency * np.minimum(1.0, intensity / 48.0) * COMPUTED**c.computed
+            efficiency = self.device.tensor_efficiency * np.minimum(1.0, intensity / 48.0)
+            if c.dtype in self.device.tensor_flops:
+                efficiency = efficiency * COMPUTED**c.computed
             total = total + 2 * self.executed(c.scope, c.passes) / (peak * efficiency)
         return total
 
@@ -181,17 +183,21 @@ class _Pricing:
             else:
                 largest = np.maximum(largest, block)
                 widest += t.head in SCALARS and len(t.args) > 1 and t.axes >= outputs
-        operand, scalar_dots = 0.0 * self.one, False
+        operand, unrolled, scalar_dots = 0.0 * self.one, 0.0 * self.one, False
         for c in self.work.contractions:
-            width = DTYPES[c.dtype].nbytes
-            operand = operand + (self.block(c.rows | {c.k}) + self.block(c.columns | {c.k})) * width
-            scalar_dots |= c.dtype not in self.device.tensor_flops
+            nbytes = (self.block(c.rows | {c.k}) + self.block(c.columns | {c.k})) * DTYPES[c.dtype].nbytes
+            operand = operand + nbytes
+            if c.dtype not in self.device.tensor_flops:
+                scalar_dots = True
+                unrolled = unrolled + 3 * nbytes * bool(c.computed)
         # beside an accumulator a short epilogue is computed in pieces, a long one keeps whole blocks
         copies = 2.0 if not self.work.contractions else 1.0 if widest > 3 else 0.5
         registers = accumulators + copies * largest
+        per_thread = 224
         if self.device.compute_capability < 90:  # operands pass through registers
-            registers = registers + operand
-        limit = np.minimum(self.warps * 32 * 224 * 4, REGISTER_NBYTES * 0.9)
-        if scalar_dots:  # unrolled multiply-adds: more than 64 accumulators a thread spill
+            registers, per_thread = registers + operand, 176
+        limit = np.minimum(self.warps * 32 * per_thread * 4, REGISTER_NBYTES * 0.9)
+        if scalar_dots:  # unrolled multiply-adds: more than 64 accumulators a thread spill, computed operands sooner
+            registers = registers + unrolled
             limit = np.minimum(limit, self.warps * 32 * (64 + 32) * 4)
         return (registers <= limit) & (operand * self.stages <= self.device.shared_nbytes * 0.95)

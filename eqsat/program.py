@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 Array = Any
 
 # By default XLA drops casts to a narrow float and back, and simplifies as if numbers were real: log(exp(x)), (x * 3) / 3.
-KEEP_ROUNDINGS = {"xla_allow_excess_precision": False, "xla_disable_hlo_passes": "algsimp"}
+# Without its simplifier XLA:CPU was seen to compute a `scan` wrongly, so programs with calls of JAX keep it.
+KEEP_CASTS = {"xla_allow_excess_precision": False}
+KEEP_ROUNDINGS = {**KEEP_CASTS, "xla_disable_hlo_passes": "algsimp"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +167,7 @@ class Program:
         """Run a method compiled; only a jit that is not inside another may keep XLA from dropping roundings."""
         traced = any(isinstance(a, jax.core.Tracer) for arrays in args for a in arrays)
         if (method, traced) not in self._compiled:
-            options = None if traced else KEEP_ROUNDINGS
+            options = None if traced else KEEP_CASTS if self.calls else KEEP_ROUNDINGS
             self._compiled[method, traced] = jax.jit(getattr(self, method), compiler_options=options)
         return self._compiled[method, traced](*args)
 

@@ -72,10 +72,16 @@ def _with_warps(work: Work, axes: tuple[TileAxis, ...]) -> list[Schedule]:
     if work.contractions:
         several = {t.axis for t in axes if t.role == "grid" and t.count > 1}
         shared = any(several & c.rows and several & c.columns for c in work.contractions)  # neighbours can share operands in L2
-        warps = (4, 8) if block >= 8192 else (4,)
+        scalar = not _on_matrix_units(work)
+        warps = (4, 8) if block >= 8192 or (scalar and block >= 4096) else (4,)
         return [Schedule(axes, w, stages, 8 if shared else 1) for w in warps for stages in (3, 2)]
     block = max(block, prod(t.tile for t in axes if t.role != "grid"))
     return [Schedule(axes, min(16, max(1, power_of_two(block // 512))), 2, 1)]
+
+
+def _on_matrix_units(work: Work) -> bool:
+    """True if every contraction has narrow operands; else it is done by multiply-adds, which unroll along k."""
+    return all(DTYPES[c.dtype].nbytes < 4 for c in work.contractions)
 
 
 def main_axis(axes: Iterable[Axis]) -> Axis:
@@ -93,7 +99,7 @@ def _contracting(work: Work) -> dict[Axis, list[Option]]:
     rows = {main_axis(c.rows) for c in work.contractions}
     columns = {main_axis(c.columns) for c in work.contractions}
     ks = {c.k for c in work.contractions}
-    matrix = all(DTYPES[c.dtype].nbytes < 4 for c in work.contractions)  # else multiply-adds, which unroll along k
+    matrix = _on_matrix_units(work)
     nested = any(c.rows | c.columns & set(work.bound_axes) for c in work.contractions) and len(work.contractions) > 1
     options: dict[Axis, list[Option]] = {}
     for axis in work.kernel.axes:

@@ -69,7 +69,7 @@ def turns():
             yield pytest.param(name, target, marks=[] if n % len(TARGETS) == m else pytest.mark.nightly)
 
 
-@pytest.mark.parametrize(("name", "target"), turns())
+@pytest.mark.parametrize(("name", "target"), list(turns()))
 def test_kernels_compile_without_spills(name, target):
     fn, args = PROGRAMS[name]
     for planned in eqsat.optimize(fn, *args, target=target).kernels:
