@@ -135,7 +135,7 @@ def is_value(value: float, dtype: str) -> bool:
 # --- drawing at random ----------------------------------------------------------------------------------------------
 
 DTYPES_OF_KIND = {
-    "float": ("float32", "float64", "bfloat16", "float16"),
+    "float": ("float32", "float64", "bfloat16", "float16", "float8_e5m2"),
     "int": ("int32", "int8"),
     "uint": ("uint8",),
     "bool": ("bool",),

@@ -97,6 +97,18 @@ def dtype_in(t: Pattern, *dtypes: str) -> Guard:
     )
 
 
+def wide(t: Pattern) -> Guard:
+    """The term has more than 8 bits: the 8-bit floats overflow at a few hundred, so that few literals fit."""
+    dtypes = [d for d in DTYPES.values() if d.nbytes > 1]
+    bits = sum(d.bit for d in dtypes)
+    return Guard(
+        f"{t} has more than 8 bits",
+        (t,),
+        lambda low: [f"(!= 0 (& {bits} {low.dtype(t)}))"],
+        lambda at: DTYPES[at.dtype(t)].nbytes > 1,
+    )
+
+
 def between(low_bound: float, c: Pattern, high_bound: float) -> Guard:
     """The magnitude of a number lies between two positive bounds, so it is neither zero nor infinite."""
     return Guard(

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from eqsat.guard import Guard, absent, at_least, between, dtype_in, fewer_axes, has_dtype, present, varies
+from eqsat.guard import Guard, absent, at_least, between, dtype_in, fewer_axes, has_dtype, present, varies, wide
 from eqsat.pattern import (
     SORTS,
     Axis,
@@ -55,7 +55,7 @@ __all__ = [
     "PHASES", "SIGNATURES", "SORTS", "TIERS", "Axis", "Bool", "DType", "Equation", "Float", "Guard", "Integer", "Number",
     "Pattern", "Rule", "Sort", "Term", "absent", "at_least", "between", "birewrite", "cast", "const", "dtype_", "dtype_in",
     "exp", "extent", "fewer_axes", "has_dtype", "log", "lower", "max_", "max_of", "min_of", "online", "op", "pack", "present",
-    "reduce_", "rewrite", "rule", "select", "sum_", "varies", "where", "without",
+    "reduce_", "rewrite", "rule", "select", "sum_", "varies", "where", "wide", "without",
 ]  # fmt: skip
 
 TIERS = ("exact", "reassociate", "fast")

@@ -17,6 +17,7 @@ from eqsat.rule import (
     rewrite,
     rule,
     varies,
+    wide,
 )
 from eqsat.scalars import SCALARS
 
@@ -94,7 +95,7 @@ div_by_powers_of_two = [_divides(power) for power in range(-4, 11) if power]
 @rule("reassociate", gives_up="one rounding, of the reciprocal")
 def div_by_literal(a: Float, c: Number):
     """a/c = a*(1/c) for a literal c whose reciprocal neither overflows nor is subnormal."""
-    return rewrite(a / const(c), a * const(1.0 / c, a), between(1e-4, c, 1e4))
+    return rewrite(a / const(c), a * const(1.0 / c, a), between(1e-4, c, 1e4), wide(a))
 
 
 @rule("reassociate", gives_up="the rounding of each product")
@@ -175,26 +176,26 @@ folds = [_folds(name) for name in ("add", "sub", "mul", "div")]
 def product_with_two_literals(a: Float, c: Number, d: Number):
     """(a*c)*d = a*(c*d), for literals that neither overflow nor vanish together: (a*1e30)*1e-30 is left alone."""
     whole = c * d
-    guards = between(1e-4, c, 1e4), between(1e-4, d, 1e4), between(1e-4, whole, 1e4)
+    guards = between(1e-4, c, 1e4), between(1e-4, d, 1e4), between(1e-4, whole, 1e4), wide(a)
     return rewrite((a * const(c)) * const(d), a * const(whole, a), *guards)
 
 
 @rule("reassociate", gives_up="one rounding")
 def sum_with_two_literals(a: Float, c: Number, d: Number):
     """(a + c) + d = a + (c + d)."""
-    return rewrite((a + const(c)) + const(d), a + const(c + d, a), between(1e-4, c + d, 1e4))
+    return rewrite((a + const(c)) + const(d), a + const(c + d, a), between(1e-4, c + d, 1e4), wide(a))
 
 
 @rule("reassociate", gives_up="the rounding of the product")
 def factor_out_itself(a: Float, c: Number):
     """a*c + a = a*(c + 1)."""
-    return rewrite(a * const(c) + a, a * const(c + 1, a), between(1e-4, c + 1, 1e4))
+    return rewrite(a * const(c) + a, a * const(c + 1, a), between(1e-4, c + 1, 1e4), wide(a))
 
 
 @rule("reassociate", phase="explore", gives_up="the rounding of the sum")
 def scale_of_sum(a: Float, b: Float, c: Number):
     """(a + b)*c = a*c + b*c for a literal c: a scale passes through a bias into the weight."""
-    return rewrite((a + b) * const(c), a * const(c, a) + b * const(c, a), between(1e-4, c, 1e4))
+    return rewrite((a + b) * const(c), a * const(c, a) + b * const(c, a), between(1e-4, c, 1e4), wide(a))
 
 
 def _brings_together(name: str):  # type: ignore[no-untyped-def]

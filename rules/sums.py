@@ -14,6 +14,7 @@ from eqsat.rule import (
     rewrite,
     rule,
     sum_,
+    wide,
 )
 
 
@@ -62,7 +63,7 @@ def swap_sums(a: Float, k: Axis, l: Axis):  # noqa: E741
 @rule("reassociate", gives_up="the rounding of each addition")
 def sum_of_what_does_not_vary(a: Float, k: Axis):
     """The sum of n equal terms = a*n."""
-    return rewrite(sum_(k, a), a * const(extent(k), a), absent(k, a), between(1, extent(k), 32768))
+    return rewrite(sum_(k, a), a * const(extent(k), a), absent(k, a), between(1, extent(k), 32768), wide(a))
 
 
 @rule("reassociate", gives_up="the sign of a zero")
