@@ -29,6 +29,7 @@ OPERATIONS: dict[str, str] = {
     "take": "jnp.take({0}, {1}, axis={2}, mode='clip')",
     "cast": "lax.convert_element_type({0}, {1})",
     "rounded": "jnp.where({0} != {0}, jnp.nan, {0})",  # nothing, but keeps a product out of a fused multiply-add
+    "kept": "lax.optimization_barrier({0})",  # the square of an integer, which may wrap to a negative one
     "floor_divide": "({0} // {1})",
     "remainder": "({0} % {1})",
     "dot": "lax.dot_general({0}, {1}, {2}, precision='highest', preferred_element_type={3})",

@@ -182,7 +182,7 @@ class _Pricing:
                 accumulators = accumulators + block
             else:
                 largest = np.maximum(largest, block)
-                widest += t.head in SCALARS and len(t.args) > 1 and t.axes >= outputs
+                widest += t.head in SCALARS and sum(a.axes >= outputs for a in t.args) > 1
         operand, unrolled, scalar_dots = 0.0 * self.one, 0.0 * self.one, False
         for c in self.work.contractions:
             nbytes = (self.block(c.rows | {c.k}) + self.block(c.columns | {c.k})) * DTYPES[c.dtype].nbytes

@@ -21,7 +21,7 @@ from eqsat.arrays import JAX, NUMPY, Array, Arrays, Value, names_of, shape_of, u
 from eqsat.index import Axis, Index, Quotient, Remainder
 from eqsat.loads import digits_of, index_breakpoints, index_dtype, load_value, number_of
 from eqsat.notation import Stored, Tensor, Term, const_value, substitute
-from eqsat.scalars import DTYPES, REDUCTIONS, is_float
+from eqsat.scalars import DTYPES, REDUCTIONS, is_float, is_integer
 
 
 def evaluate(
@@ -130,10 +130,15 @@ class Evaluator:
         return self.scalar(term.head, *(self._operand(a, term) for a in term.args))
 
     def _operand(self, arg: Term, user: Term) -> Value:
-        """A value; a product that is added or subtracted is rounded first, which compilers do not do by themselves."""
+        """A value, kept as it is where a compiler would look through it: a*b + c, log(exp(x)), (x/a)/b, the sign of b*b."""
         value = self.values[arg]
         if product_rounds(arg) and user.head in ("add", "sub"):
             return Value(self.ops.apply("rounded", value.array), value.axes)
+        if (user.head, arg.head) in LOOKED_THROUGH and is_float(arg.dtype):
+            return Value(self.ops.apply("rounded", value.array), value.axes)
+        divisor = user.head == "div" and arg is user.args[1] and arg.head == "const"  # XLA multiplies by its rounded reciprocal
+        if divisor or (arg.head == "mul" and arg.args[0] is arg.args[1] and is_integer(arg.dtype)):
+            return Value(self.ops.apply("kept", value.array), value.axes)
         return value
 
     # --- elementwise ---------------------------------------------------------------------------------------------
@@ -310,6 +315,10 @@ def sum_of_product(term: Term) -> tuple[tuple[Axis, ...], tuple[Term, ...]]:
         axes.append(term.data[1])
         term = term.args[0]
     return tuple(axes), product(term)
+
+
+# Pairs of operations that XLA simplifies as if numbers were real.
+LOOKED_THROUGH = {("log", "exp"), ("log1p", "expm1"), ("div", "div"), ("div", "mul")}
 
 
 def product_rounds(term: Term) -> bool:

@@ -122,6 +122,8 @@ lax = SimpleNamespace(
     logistic=_rounded_once(special.expit),
     rsqrt=_rounded_once(lambda x: 1 / np.sqrt(x)),
     erf=_rounded_once(special.erf),
+    erfc=_rounded_once(special.erfc),
+    optimization_barrier=lambda x: x,
     pow=_rounded_once(np.power),
     sign=lambda x: np.where(np.asarray(x) == 0, x, np.sign(x)),
 )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from eqsat.cost import Cost
 from eqsat.graph import Graph, Variable
@@ -27,10 +28,9 @@ if TYPE_CHECKING:
 
 Array = Any
 
-# By default XLA drops casts to a narrow float and back, and simplifies as if numbers were real: log(exp(x)), (x * 3) / 3.
-# Without its simplifier XLA:CPU was seen to compute a `scan` wrongly, so programs with calls of JAX keep it.
+# By default XLA drops casts to a narrow float and back. Its simplifier stays on: without it XLA:CPU was seen to compute
+# programs with `scan`, and a deep convolution network, wrongly.
 KEEP_CASTS = {"xla_allow_excess_precision": False}
-KEEP_ROUNDINGS = {**KEEP_CASTS, "xla_disable_hlo_passes": "algsimp"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +167,7 @@ class Program:
         """Run a method compiled; only a jit that is not inside another may keep XLA from dropping roundings."""
         traced = any(isinstance(a, jax.core.Tracer) for arrays in args for a in arrays)
         if (method, traced) not in self._compiled:
-            options = None if traced else KEEP_CASTS if self.calls else KEEP_ROUNDINGS
+            options = None if traced else KEEP_CASTS
             self._compiled[method, traced] = jax.jit(getattr(self, method), compiler_options=options)
         return self._compiled[method, traced](*args)
 
@@ -289,7 +289,8 @@ def runner(target: str) -> Any:
 
 
 def _run_in_jax(planned: PlannedKernel, arrays: list[Array]) -> tuple[Array, ...]:
-    return backend("jax").run_kernel(planned.kernel, dict(zip(planned.kernel.inputs, arrays, strict=True)))
+    outputs = backend("jax").run_kernel(planned.kernel, dict(zip(planned.kernel.inputs, arrays, strict=True)))
+    return lax.optimization_barrier(outputs)  # XLA may not simplify across what is stored
 
 
 def type_of(tensor: Tensor) -> str:

@@ -21,7 +21,7 @@ import numpy as np
 
 from eqsat.lower import lower
 from eqsat.notation import Kernel, Tensor
-from eqsat.program import KEEP_ROUNDINGS, PlannedKernel, backend, type_of
+from eqsat.program import KEEP_CASTS, PlannedKernel, backend, type_of
 from eqsat.read import Call
 from eqsat.scalars import DTYPES
 
@@ -177,8 +177,8 @@ def _run(program: Program, names: dict[Kernel, str], calls: dict[Call, str]) -> 
     return "\n".join([*lines, "", "", COMPILED])
 
 
-COMPILED = f"""# XLA would change bits, as in log(exp(x)). Inside another jit call `steps`: options are for the outermost.
-run = jax.jit(steps, compiler_options={KEEP_ROUNDINGS})"""
+COMPILED = f"""# XLA would drop casts. Inside another jit call `steps`: options are for the outermost.
+run = jax.jit(steps, compiler_options={KEEP_CASTS})"""
 
 EXPORTED = """def _exported(text):
     return jax.export.deserialize(bytearray(base64.b64decode(text))).call"""
