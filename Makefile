@@ -43,7 +43,7 @@ lint: $(READY)
 	$(BIN)/mypy
 
 check: $(READY)
-	$(BIN)/python -m pytest -q -m "not nightly"
+	$(BIN)/python -m pytest -q -n 2 -m "not nightly"
 
 ifeq ($(PYTHON312),)
 test-3.12:
@@ -52,7 +52,7 @@ else
 test-3.12: $(READY312)
 	@$(VENV312)/bin/python -c 'import egglog, importlib.metadata as m, sys; \
 	print("Python", sys.version.split()[0], "jax", m.version("jax"), "egglog", m.version("egglog"))'
-	$(VENV312)/bin/python -m pytest -q -m "not slow and not nightly"
+	$(VENV312)/bin/python -m pytest -q -n 2 -m "not slow and not nightly"
 endif
 
 format: $(READY)
