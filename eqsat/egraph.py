@@ -233,7 +233,7 @@ def _analysis(name: str, signature: tuple[str, ...]) -> str:
         dtype = "a1"
     if name == "Const":
         dtype = "a1"
-    if name in ("Pos", "Load", "Load1", "Load2"):
+    if name == "Pos" or name.startswith("Load"):
         column = "a0" if name == "Pos" else "a1"
         facts.append(f"(= m (map_axes {column}))")
         masks.append("m")

@@ -11,6 +11,8 @@ from eqsat.scalars import DTYPES, REDUCTIONS, SCALARS
 if TYPE_CHECKING:
     from eqsat.rule import Rule
 
+MAX_DYNAMIC = 8  # values that one load's index may use
+
 # Constructors of the e-graph by operation: name -> argument sorts ("T" a term, else an attribute).
 SIGNATURES: dict[str, tuple[str, ...]] = {
     **{f"S_{o.name}": ("T",) * o.arity for o in SCALARS.values()},
@@ -20,8 +22,7 @@ SIGNATURES: dict[str, tuple[str, ...]] = {
     "Pos": ("i64", "i64"),
     "Online": ("i64", "T", "T", "i64"),
     "Load": ("i64", "i64"),
-    "Load1": ("i64", "i64", "T"),
-    "Load2": ("i64", "i64", "T", "T"),
+    **{f"Load{n}": ("i64", "i64", *["T"] * n) for n in range(1, MAX_DYNAMIC + 1)},
     "Leaf": ("i64",),
 }
 

@@ -9,7 +9,7 @@ from zlib import crc32
 import ml_dtypes  # noqa: F401  registers bfloat16 and float8 with NumPy
 import numpy as np
 
-from eqsat.index import Axis, Dynamic, Index
+from eqsat.index import Axis, Dynamic, Index, Quotient
 from eqsat.interpret import OPERATIONS, interpret
 from eqsat.lower import lower
 from eqsat.notation import Kernel, Stored, Tensor, Term, cast, const, const_value, load, output_axes, scalar
@@ -52,7 +52,7 @@ class Meaning:
                 value = operands[atom.slot].astype(int)
             else:
                 inner = self.index(atom.index, operands)
-                value = inner // atom.divisor if atom.kind == "//" else inner % atom.divisor
+                value = inner // atom.divisor if isinstance(atom, Quotient) else inner % atom.divisor
             total = total + coefficient * value
         return total
 
