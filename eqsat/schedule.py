@@ -75,8 +75,9 @@ def _with_warps(work: Work, axes: tuple[TileAxis, ...]) -> list[Schedule]:
         scalar = not _on_matrix_units(work)
         warps = (4, 8) if block >= 8192 or (scalar and block >= 4096) else (4,)
         return [Schedule(axes, w, stages, 8 if shared else 1) for w in warps for stages in (3, 2)]
-    block = max(block, prod(t.tile for t in axes if t.role != "grid"))
-    return [Schedule(axes, min(16, max(1, power_of_two(block // 512))), 2, 1)]
+    programs_tile = prod(t.tile for t in axes if t.role == "grid")
+    block = max(block, programs_tile * prod(t.tile for t in axes if t.axis not in work.kernel.axes))
+    return [Schedule(axes, min(16, max(1, power_of_two(block // 256))), 2, 1)]  # eight elements a thread
 
 
 def _on_matrix_units(work: Work) -> bool:
