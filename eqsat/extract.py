@@ -50,7 +50,10 @@ def choose(
     if x is None:
         raise ValueError(f"extraction: a feasible selection required, got {status}")
     ordered = _in_order([c for i, c in enumerate(candidates) if x[i] > 0.5], wanted)
-    return Choice(ordered, sum(c.price for c in ordered), gap, status)
+    total = sum(c.price for c in ordered)
+    if known[0] < total:
+        return Choice(_in_order(list(known[1]), wanted), known[0], gap, f"{status} The best selection met while searching.")
+    return Choice(ordered, total, gap, status)
 
 
 class _Problem:
@@ -76,15 +79,20 @@ class _Problem:
         self.lower.append(bound)
 
     def _dependencies(self, producers: dict[int, list[int]]) -> None:
-        """What a chosen kernel loads is made; inside a cycle, in an order."""
+        """Each tensor is made at most once; what its maker loads is made, and inside a cycle made earlier.
+
+        One row for all makers of a tensor that load another is much tighter than a row for each of them.
+        """
         potential = {e: len(self.candidates) + n for n, e in enumerate(sorted(self.cyclic))}
         big = len(self.cyclic) + 1.0
-        for i, c in enumerate(self.candidates):
-            for e in sorted(c.needs):
-                self._at_least({**dict.fromkeys(producers.get(e, []), 1.0), i: -1.0}, 0.0)
-                for made in c.produces:
-                    if e in self.cyclic and self.cyclic[e] == self.cyclic.get(made.number):
-                        self._at_least({potential[made.number]: 1.0, potential[e]: -1.0, i: -big}, 1.0 - big)
+        for made, makers in sorted(producers.items()):
+            self._at_least(dict.fromkeys(makers, -1.0), -1.0)
+            for e in sorted({n for i in makers for n in self.candidates[i].needs}):
+                loading = [i for i in makers if e in self.candidates[i].needs]
+                self._at_least({**dict.fromkeys(producers.get(e, []), 1.0), **dict.fromkeys(loading, -1.0)}, 0.0)
+                if e in self.cyclic and self.cyclic[e] == self.cyclic.get(made):
+                    row = {potential[made]: 1.0, potential[e]: -1.0, **dict.fromkeys(loading, -big)}
+                    self._at_least(row, 1.0 - big)
 
     def solve(self, time_limit: float) -> tuple[np.ndarray | None, float, str]:
         """Values of the binaries (None if none were found in time), the optimality gap, the solver's words."""

@@ -23,6 +23,7 @@ from eqsat.work import Work
 PER_ENTITY = 20  # ranked fragments priced per storable tensor
 COMBINED = 8  # cheapest kernels of a tensor that may store others on the way
 CLIMBS = 6  # most passes of hill climbing over all tensors
+LARGER = 2  # a tensor that only the rules made may be this much larger than any the user has
 SIBLINGS = 8  # most kernels merged into one
 CONSTANT_NBYTES = 1 << 28  # a larger result of constants is not folded
 
@@ -84,12 +85,14 @@ class Pool:
         for stored in self.region.definitions:
             self._entity(saturated.class_of[stored], stored)
         known = {e.class_id for e in self.entities}
+        largest = LARGER * max(t.nbytes for t in (*self.region.inputs, *self.region.definitions))
         for c, rows in self.classes.items():
             if c not in known and self._worth_storing(c):
                 axes = tuple(sorted(self.axes[c]))
                 shape = tuple(a.extent for a in axes)
                 tensor = Stored(f"t{len(self.entities)}", shape, rows[0].dtype, None, axes)  # type: ignore[arg-type]
-                self._entity(c, tensor)
+                if tensor.nbytes <= largest:
+                    self._entity(c, tensor)
         for e in self.entities:
             identity = dimension_indices(e.tensor.shape, e.axes)
             rows = self.classes[e.class_id]
