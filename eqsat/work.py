@@ -143,6 +143,8 @@ def contraction(t: Term) -> Contraction | None:
     if not rows or not columns or k not in a.axes or k not in b.axes:
         return None
     computed = [x for x in (a, b) if (x.args[0] if x.head == "cast" and x.args[0].dtype == dtype else x).head != "load"]
+    if DTYPES[dtype].nbytes >= 4:  # multiply-adds unroll, so every computed operand costs registers
+        return Contraction(t, rows, columns, k, dtype, a.axes | b.axes, len(computed))
     varying = sum(any(axis.name.startswith("r") and (axis != k or k.extent > RESIDENT_K) for axis in x.axes) for x in computed)
     return Contraction(t, rows, columns, k, dtype, a.axes | b.axes, varying)
 

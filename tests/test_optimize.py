@@ -202,3 +202,28 @@ def test_random_programs_agree(instructions, numerics):
         if np.all(np.isfinite(wanted)) and np.max(np.abs(wanted), initial=0.0) < 1e6:
             close(found, wanted, 2e-4)
             close(other, wanted, 2e-4)
+
+
+# --- transformer blocks -----------------------------------------------------------------------------------------------
+
+
+def test_a_gpt2_layer_takes_six_launches():
+    from examples import gpt2
+
+    config = gpt2.SMALL._replace(layers=2, vocabulary=512)
+    params = jax.eval_shape(lambda key: gpt2.init(config, key), jax.random.key(0))
+    tokens = jax.ShapeDtypeStruct((1, config.sequence), jnp.int32)
+    one, two = (eqsat.optimize(gpt2.forward, {**params, "layers": params["layers"][:n]}, tokens, constants=(0,)) for n in (1, 2))
+    assert len(two.launches) - len(one.launches) <= 6
+
+
+def test_objectives_trade_time_for_launches_and_traffic():
+    from examples import blocks
+
+    fn, args = blocks.PROGRAMS["transformer block B4 S1024 E1024"]
+    by = {objective: eqsat.optimize(fn, *args, objective=objective).cost for objective in ("time", "launches", "traffic")}
+    assert by["traffic"].launches <= 6 and by["traffic"].nbytes <= 215e6
+    assert by["launches"].launches <= by["traffic"].launches
+    assert by["time"].seconds <= min(by["launches"].seconds, by["traffic"].seconds)
+    with pytest.raises(ValueError, match="objective 'bytes': one of time, launches, traffic required"):
+        eqsat.optimize(fn, *args, objective="bytes")

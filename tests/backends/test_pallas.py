@@ -480,8 +480,8 @@ def test_lowers_for_cuda_by_triton(make):
     traced = jax.jit(lambda *a: module.run(*a, compiler_params=triton.CompilerParams())).trace(*arguments)
     try:
         text = traced.lower(lowering_platforms=("cuda",)).as_text()
-    except ValueError as error:
-        if "install jaxlib GPU" in str(error):
+    except (ValueError, RuntimeError) as error:  # jax 0.12 asks a device for its architecture
+        if "install jaxlib GPU" in str(error) or "No supported GPU devices" in str(error):
             pytest.skip("this jaxlib cannot lower Pallas for a GPU")
         raise
     assert "triton" in text
