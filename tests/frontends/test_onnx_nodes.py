@@ -10,6 +10,7 @@ import jax
 import pytest
 
 onnx = pytest.importorskip("onnx")
+pytestmark = pytest.mark.slow
 
 import onnx_cases  # noqa: E402
 
