@@ -19,7 +19,7 @@ from eqsat.index import Axis, Index
 from eqsat.notation import Stored, Tensor, Term, const, const_value
 from eqsat.regions import Region, definition_at
 from eqsat.rule import PHASES, SIGNATURES, Rule, lower
-from eqsat.scalars import DTYPES, REDUCTIONS, SCALARS
+from eqsat.scalars import DTYPES, SCALARS
 
 MAX_AXES = 62  # axis sets are 64-bit masks
 _DTYPE_OF_BIT = {d.bit: d.name for d in DTYPES.values()}
@@ -405,6 +405,3 @@ def _exact_float(t: Term) -> float | None:
 def loads_in(term: Term) -> Iterable[Tensor]:
     """Tensors read by a term."""
     return dict.fromkeys(t.tensor for t in term.walk() if t.head == "load")
-
-
-assert set(REDUCTIONS) <= {n[2:] for n in SIGNATURES if n.startswith("R_")}

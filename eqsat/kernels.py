@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import count
 
 from eqsat.cones import Cones, Entity, Fragment
 from eqsat.cost import FREE, OBJECTIVES, Cost, price
@@ -85,12 +86,14 @@ class Pool:
         for stored in self.region.definitions:
             self._entity(saturated.class_of[stored], stored)
         known = {e.class_id for e in self.entities}
+        taken = {t.name for t in (*self.region.inputs, *self.region.definitions)}
+        names = (name for n in count(1) if (name := f"part{n}") not in taken)
         largest = LARGER * max(t.nbytes for t in (*self.region.inputs, *self.region.definitions))
         for c, rows in self.classes.items():
             if c not in known and self._worth_storing(c):
                 axes = tuple(sorted(self.axes[c]))
                 shape = tuple(a.extent for a in axes)
-                tensor = Stored(f"t{len(self.entities)}", shape, rows[0].dtype, None, axes)  # type: ignore[arg-type]
+                tensor = Stored(next(names), shape, rows[0].dtype, None, axes)  # type: ignore[arg-type]
                 if tensor.nbytes <= largest:
                     self._entity(c, tensor)
         for e in self.entities:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
@@ -15,7 +15,7 @@ from eqsat.egraph import Budget, Engine
 from eqsat.extract import choose
 from eqsat.graph import Graph
 from eqsat.kernels import Candidate, Pool
-from eqsat.notation import Kernel, Stored, Tensor, dimension_indices, load
+from eqsat.notation import Kernel, Stored, Tensor
 from eqsat.program import PlannedKernel, Program
 from eqsat.read import Call, Reading, read
 from eqsat.regions import Region, cut, kept_steps, local, retarget
@@ -182,8 +182,6 @@ class _Search:
 
     def _named(self, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
         """Kernels with names that are unique in the program and leaf tensors only."""
-        from dataclasses import replace
-
         leaves: dict[Tensor, Tensor] = {}
         named = []
         for c in candidates:
@@ -217,11 +215,3 @@ class _Search:
 def _leaf_kernel(stored: Stored) -> Kernel:
     leaves = {t.tensor: Tensor(t.tensor.name, t.tensor.shape, t.tensor.dtype) for t in stored.term.walk() if t.head == "load"}
     return Kernel(stored.name, (Stored(stored.name, stored.shape, stored.dtype, retarget(stored.term, leaves), stored.axes),))
-
-
-def copied(tensor: Tensor, name: str) -> Stored:
-    """A tensor that holds what another holds."""
-    from eqsat.notation import output_axes
-
-    axes = output_axes(tensor.shape)
-    return Stored(name, tensor.shape, tensor.dtype, load(tensor, dimension_indices(tensor.shape, axes)), axes)

@@ -227,3 +227,12 @@ def test_objectives_trade_time_for_launches_and_traffic():
     assert by["time"].seconds <= min(by["launches"].seconds, by["traffic"].seconds)
     with pytest.raises(ValueError, match="objective 'bytes': one of time, launches, traffic required"):
         eqsat.optimize(fn, *args, objective="bytes")
+
+
+def test_names_of_the_user_and_of_the_search_do_not_meet():
+    def fn(part1, part2, part3):
+        return (part1 @ part2) @ part3
+
+    args = examples.draw([jax.ShapeDtypeStruct(s, jnp.float32) for s in ((40, 30), (30, 40), (40,))])
+    program = eqsat.optimize(fn, *args)
+    np.testing.assert_allclose(program(*args), fn(*args), rtol=1e-4)
