@@ -143,13 +143,8 @@ def test_a_voice_model_loses_every_branch():
     assert "cond" not in {equation.name for equation in graph.equations} and len(graph.equations) < 100
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(path.stem, marks=[] if path.stem == "light_squeezenet" else [pytest.mark.nightly])
-        for path in sorted(LIGHT.glob("*.onnx"))
-    ],
-)
+@pytest.mark.nightly  # constant weights make some of their sums overflow or not, as threads happen to add
+@pytest.mark.parametrize("name", [path.stem for path in sorted(LIGHT.glob("*.onnx"))])
 def test_light_models_of_onnx(name):
     graph = agree((LIGHT / f"{name}.onnx").read_bytes(), None, 1e-4)
     assert sum(np.asarray(c).nbytes for c in graph.constants.values()) < 1 << 20  # the weights stay broadcasts
