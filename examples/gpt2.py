@@ -116,12 +116,12 @@ def sample_tokens(config: Config, seed: int = 1) -> jax.Array:
 # --- the demo ---------------------------------------------------------------------------------------------------
 
 
-def optimized(config: Config, options: argparse.Namespace) -> Any:
+def optimized(config: Config, params: Any, options: argparse.Namespace) -> Any:
     """The model's forward pass as a program, with its weights as constants."""
     import eqsat
 
     function = forward if config.heads == SMALL.heads else partial(forward, heads=config.heads)
-    params, tokens = init(config, jax.random.key(0)), sample_tokens(config)
+    tokens = sample_tokens(config)
     return eqsat.optimize(function, params, tokens, target=options.target, constants=(0,), time_limit=options.time_limit)
 
 
@@ -190,10 +190,15 @@ def main() -> None:
     options = parser.parse_args()
     console = Console(highlight=False)
 
-    with phase(console, "import"):
+    with phase(console, "import"):  # the engine and the solver too, which are imported when first needed
+        import egglog.bindings  # noqa: F401
+        import scipy.optimize  # noqa: F401
+
         import eqsat  # noqa: F401
+    with phase(console, "draw the weights of GPT-2 small"):
+        params = jax.block_until_ready(init(SMALL, jax.random.key(0)))
     with phase(console, f"optimise GPT-2 small for {options.target}"):
-        program = optimized(SMALL, options)
+        program = optimized(SMALL, params, options)
     console.print(program.report(), markup=False, soft_wrap=True)
     with phase(console, f"write {len(program.kernels)} kernels to {options.folder}/"):
         program.save(options.folder)
@@ -203,7 +208,7 @@ def main() -> None:
 
     small = RAGGED
     with phase(console, f"optimise a ragged model: {small.layers} layers, width {small.width}, sequence {small.sequence}"):
-        ragged = optimized(small, options)
+        ragged = optimized(small, init(small, jax.random.key(0)), options)
     start = time.perf_counter()
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("its kernels in the interpreters", total=len(ragged.kernels))
