@@ -37,6 +37,9 @@ OPERATIONS: dict[str, str] = {
     "reduce_prod": "jnp.prod({0}, axis={1}, dtype={2})",
     "reduce_max": "jnp.max({0}, axis={1})",
     "reduce_min": "jnp.min({0}, axis={1})",
+    # XLA:CPU loses NaN in some of its maxima (seen in jaxlib 0.10.2)
+    "reduce_max_float": "jnp.where(jnp.any({0} != {0}, axis={1}), jnp.nan, jnp.max({0}, axis={1}))",
+    "reduce_min_float": "jnp.where(jnp.any({0} != {0}, axis={1}), jnp.nan, jnp.min({0}, axis={1}))",
     "reduce_all": "jnp.all({0}, axis={1})",
     "reduce_any": "jnp.any({0}, axis={1})",
     "reduce_and": "lax.reduce({0}, {2}, lax.bitwise_and, {1})",

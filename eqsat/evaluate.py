@@ -226,7 +226,7 @@ class Evaluator:
         if name in ("and", "or"):
             identity = self.ops.literal(REDUCTIONS[name].identity("int32"), np.dtype("int64")).astype(dtype)
             return self.ops.apply(f"reduce_{name}", array, dims, identity)
-        return self.ops.apply(f"reduce_{name}", array, dims)
+        return self.ops.apply(f"reduce_{name}{'_float' if is_float(dtype) else ''}", array, dims)
 
     def _online(self, term: Term) -> Value:
         axis, weight = term.data

@@ -13,7 +13,7 @@ from eqsat import numpy_lax
 from eqsat.backends.jax import emit_module
 from eqsat.evaluate import evaluate
 from eqsat.index import Axis, Index, Quotient, Remainder
-from eqsat.notation import Kernel, Stored, Tensor, cast, const, const_value, load, online, pos, reduce, scalar
+from eqsat.notation import Kernel, Stored, Tensor, cast, const, const_value, load, online, output_axes, pos, reduce, scalar
 from eqsat.scalars import REDUCTIONS, SCALARS
 
 I = Index.of  # noqa: E741
@@ -353,3 +353,13 @@ def test_random_terms(term):
     for got in (evaluate(term, axes, arrays, widen=True), evaluate(term, axes, arrays, np)):
         tolerance = 1e-9 if got.dtype == np.float64 else 1e-4
         np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance * max(1, np.abs(want).max(initial=0)))
+
+
+def test_a_maximum_keeps_not_a_number():
+    """XLA:CPU loses it for this shape in jaxlib 0.10.2; JAX itself is no oracle here."""
+    shape = (16, 32, 32, 3, 3)
+    array = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    array[3, 4, 5, 1, 1] = array[9, 1, 1, 2, 0] = np.nan
+    x, axes, k = Tensor("x", shape, "float32"), output_axes(shape)[:4], Axis("r0", 3)
+    term = reduce("max", k, load(x, (*map(Index.of, axes), Index.of(k))))
+    assert int(np.isnan(np.asarray(evaluate(term, axes, {x: array}))).sum()) == 2
