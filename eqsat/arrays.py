@@ -38,8 +38,14 @@ OPERATIONS: dict[str, str] = {
     "reduce_max": "jnp.max({0}, axis={1})",
     "reduce_min": "jnp.min({0}, axis={1})",
     # XLA:CPU loses NaN in some of its maxima (seen in jaxlib 0.10.2)
-    "reduce_max_float": "jnp.where(jnp.any({0} != {0}, axis={1}), jnp.nan, jnp.max({0}, axis={1}))",
-    "reduce_min_float": "jnp.where(jnp.any({0} != {0}, axis={1}), jnp.nan, jnp.min({0}, axis={1}))",
+    "reduce_max_float": (
+        "lax.convert_element_type(jnp.where(jnp.any({0} != {0}, axis={1}), jnp.nan, jnp.max({0}, axis={1})), {2})"
+    ),
+    "reduce_min_float": (
+        "lax.convert_element_type(jnp.where(jnp.any({0} != {0}, axis={1}), jnp.nan, jnp.min({0}, axis={1})), {2})"
+    ),
+    "max_float": "jnp.where(({0} != {0}) | ({1} != {1}), {0} + {1}, jnp.maximum({0}, {1}))",
+    "min_float": "jnp.where(({0} != {0}) | ({1} != {1}), {0} + {1}, jnp.minimum({0}, {1}))",
     "reduce_all": "jnp.all({0}, axis={1})",
     "reduce_any": "jnp.any({0}, axis={1})",
     "reduce_and": "lax.reduce({0}, {2}, lax.bitwise_and, {1})",

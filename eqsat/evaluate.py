@@ -127,7 +127,8 @@ class Evaluator:
                 return self.fold(term.data[0], self.values[term.args[0]], (term.data[1],), term.dtype)
             case "online":
                 return self._online(term)
-        return self.scalar(term.head, *(self._operand(a, term) for a in term.args))
+        keeps_nan = "_float" if term.head in ("max", "min") and is_float(term.dtype) else ""
+        return self.scalar(f"{term.head}{keeps_nan}", *(self._operand(a, term) for a in term.args))
 
     def _operand(self, arg: Term, user: Term) -> Value:
         """A value, kept as it is where a compiler would look through it: a*b + c, log(exp(x)), (x/a)/b, the sign of b*b."""
@@ -226,7 +227,9 @@ class Evaluator:
         if name in ("and", "or"):
             identity = self.ops.literal(REDUCTIONS[name].identity("int32"), np.dtype("int64")).astype(dtype)
             return self.ops.apply(f"reduce_{name}", array, dims, identity)
-        return self.ops.apply(f"reduce_{name}{'_float' if is_float(dtype) else ''}", array, dims)
+        if is_float(dtype):
+            return self.ops.apply(f"reduce_{name}_float", array, dims, self.dtype(dtype))
+        return self.ops.apply(f"reduce_{name}", array, dims)
 
     def _online(self, term: Term) -> Value:
         axis, weight = term.data
