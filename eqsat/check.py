@@ -180,7 +180,7 @@ def _engine() -> Any:
 def growth(rule: Rule, rows: int = 400, iterations: int = 14) -> str:
     """What the rule alone makes of a small region, if that does not come to rest; else nothing."""
     from eqsat.egraph import Budget
-    from eqsat.regions import Region
+    from eqsat.regions import Region, loads_in
     from eqsat.rule import lower
 
     one_way = directions(rule)[0]
@@ -190,7 +190,7 @@ def growth(rule: Rule, rows: int = 400, iterations: int = 14) -> str:
     left = instance.left
     axes = tuple(sorted(left.axes))
     stored = Stored("y", tuple(a.extent for a in axes), left.dtype, left, axes)
-    inputs = tuple(dict.fromkeys(t.tensor for t in left.walk() if t.head == "load"))
+    inputs = loads_in(left)
     engine = _engine()
     alone = dataclasses.replace(rule, phase="structural")  # a phase that is counted, step by step
     region = Region(inputs, (stored,), (stored,))

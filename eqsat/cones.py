@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 from eqsat.cost import COMPUTED
 from eqsat.devices import Device
-from eqsat.egraph import Row, loads_in
+from eqsat.egraph import Row
 from eqsat.index import Axis
 from eqsat.notation import Stored
-from eqsat.regions import Region
+from eqsat.regions import Region, loads_in
 from eqsat.scalars import DTYPES, SCALARS
 
 KEYS = 8  # leaf sets kept per class

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import copysign
 from pathlib import Path
@@ -400,8 +400,3 @@ def _exact_float(t: Term) -> float | None:
     ):
         return None
     return as_float
-
-
-def loads_in(term: Term) -> Iterable[Tensor]:
-    """Tensors read by a term."""
-    return dict.fromkeys(t.tensor for t in term.walk() if t.head == "load")

@@ -14,10 +14,10 @@ from itertools import count
 from eqsat.cones import Cones, Entity, Fragment
 from eqsat.cost import FREE, OBJECTIVES, Cost, price
 from eqsat.devices import Device
-from eqsat.egraph import Row, Saturated, loads_in
+from eqsat.egraph import Row, Saturated
 from eqsat.index import Axis
 from eqsat.notation import Kernel, Stored, Tensor, Term, dimension_indices
-from eqsat.regions import Region
+from eqsat.regions import Region, loads_in
 from eqsat.schedule import Schedule, schedules
 from eqsat.work import Work
 

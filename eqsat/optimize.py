@@ -18,7 +18,7 @@ from eqsat.kernels import Candidate, Pool
 from eqsat.notation import Kernel, Stored, Tensor
 from eqsat.program import PlannedKernel, Program
 from eqsat.read import Call, Reading, read
-from eqsat.regions import Region, cut, kept_steps, local, retarget
+from eqsat.regions import Region, cut, kept_steps, loads_in, local, retarget
 from eqsat.rule import TIERS, Rule, select
 from eqsat.schedule import schedules
 from eqsat.work import Work
@@ -101,7 +101,7 @@ def _baseline(reading: Reading, card: Device) -> Cost:
     total = FREE
     for step in reading.steps:
         if isinstance(step, Stored):
-            region = Region(tuple(dict.fromkeys(t.tensor for t in step.term.walk() if t.head == "load")), (step,), (step,))
+            region = Region(loads_in(step.term), (step,), (step,))
             key = region.key
             if key not in known:
                 known[key] = _original(step, card).cost
@@ -213,5 +213,5 @@ class _Search:
 
 
 def _leaf_kernel(stored: Stored) -> Kernel:
-    leaves = {t.tensor: Tensor(t.tensor.name, t.tensor.shape, t.tensor.dtype) for t in stored.term.walk() if t.head == "load"}
+    leaves: dict[Tensor, Tensor] = {t: Tensor(t.name, t.shape, t.dtype) for t in loads_in(stored.term)}
     return Kernel(stored.name, (Stored(stored.name, stored.shape, stored.dtype, retarget(stored.term, leaves), stored.axes),))

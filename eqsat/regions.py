@@ -194,7 +194,7 @@ def boundaries(steps: Sequence[Any], needed: set[Tensor]) -> set[Stored]:
     keep: set[Tensor] = needed & set(stored)
     consumers: dict[Tensor, set[Stored]] = defaultdict(set)
     for s in stored:
-        for tensor in _loaded(s.term):
+        for tensor in loads_in(s.term):
             consumers[tensor].add(s)
         if any(t.head in ("reduce", "online") for t in s.term.walk()):
             keep.add(s)
@@ -206,11 +206,12 @@ def boundaries(steps: Sequence[Any], needed: set[Tensor]) -> set[Stored]:
         reached[s] = frozenset().union(*beyond)
         if s not in keep and len(reached[s]) > 1 and _worth_storing(s):
             keep.add(s)
-    return {s for s in stored if s in keep and (s in needed or _loaded(s.term))}
+    return {s for s in stored if s in keep and (s in needed or loads_in(s.term))}
 
 
-def _loaded(term: Term) -> set[Tensor]:
-    return {t.tensor for t in term.walk() if t.head == "load"}
+def loads_in(term: Term) -> tuple[Tensor, ...]:
+    """Tensors read by a term, in order of first use."""
+    return tuple(dict.fromkeys(t.tensor for t in term.walk() if t.head == "load"))
 
 
 def _worth_storing(stored: Stored) -> bool:
@@ -228,7 +229,7 @@ def _contraction_operands(term: Term) -> set[Tensor]:
             while body.head in ("cast", "reduce"):
                 body = body.args[0]
             if body.head == "mul" and body.args[0].axes != body.args[1].axes:
-                found |= _loaded(body)
+                found.update(loads_in(body))
     return found
 
 
@@ -312,7 +313,7 @@ def cut(steps: Sequence[Any], outputs: Iterable[Tensor], constant: frozenset[Ten
 
 def _inputs(step: Any) -> list[Tensor]:
     if isinstance(step, Stored):
-        return list(dict.fromkeys(t.tensor for t in step.term.walk() if t.head == "load"))
+        return list(loads_in(step.term))
     return [t for t in step.inputs if isinstance(t, Tensor)]
 
 
