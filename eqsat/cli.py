@@ -32,7 +32,7 @@ from eqsat.devices import DEVICES
 from eqsat.rule import TIERS
 
 if TYPE_CHECKING:
-    from eqsat.program import PlannedKernel, Program
+    from eqsat.program import PlannedKernel, Program, Uses
 
 # --- options -----------------------------------------------------------------------------------------------------
 
@@ -328,14 +328,13 @@ def bench(context: typer.Context) -> None:
 def _facts_of_program(program: Program) -> dict[str, Any]:
     """What the report says, for other programs to read."""
     notes, tiers = program.notes, program.notes.get("tiers", {})
-    counts = Counter(p.kernel for p in program.launches)
     return {
         "name": program.name,
         "target": program.target,
         "numerics": program.numerics,
         "before": dataclasses.asdict(program.baseline),
         "after": dataclasses.asdict(program.cost),
-        "kernels": [_facts_of_kernel(p, counts[p.kernel]) for p in program.kernels],
+        "kernels": [_facts_of_kernel(p, program.uses[p.kernel]) for p in program.kernels],
         "rules": [{"name": r, "tier": tiers.get(r), "law": law} for r, law, _ in _laws(program)],
         "calls": [{"operation": c.name, "reason": c.reason} for c in program.calls],
         "search": list(map(str, notes.get("search", ()))),
@@ -343,10 +342,10 @@ def _facts_of_program(program: Program) -> dict[str, Any]:
     }
 
 
-def _facts_of_kernel(planned: PlannedKernel, count: int) -> dict[str, Any]:
+def _facts_of_kernel(planned: PlannedKernel, uses: Uses) -> dict[str, Any]:
     kernel = planned.kernel
-    facts = {"name": planned.name, "launches": count, "formula": planned.formula, **dataclasses.asdict(planned.cost)}
-    facts["launches"] = count
+    facts = {"name": planned.name, "launches": 0, "formula": planned.formula, **dataclasses.asdict(planned.cost)}
+    facts |= {"launches": uses.count, "per_iteration": uses.per_iteration, "at_most": uses.at_most}
     return {
         **facts,
         "reads": list(map(str, kernel.inputs)),

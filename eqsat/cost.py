@@ -41,6 +41,9 @@ class Cost:
             self.seconds + other.seconds, self.launches + other.launches, self.nbytes + other.nbytes, self.flops + other.flops
         )
 
+    def __mul__(self, count: int) -> Cost:
+        return Cost(self.seconds * count, self.launches * count, self.nbytes * count, self.flops * count)
+
 
 FREE = Cost(0.0, 0, 0, 0)
 

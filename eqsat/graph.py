@@ -28,7 +28,7 @@ import jax
 import jax.extend.core as jex
 import numpy as np
 
-from eqsat import names
+from eqsat import control, names
 
 
 class Source(NamedTuple):
@@ -84,10 +84,20 @@ class Equation:
     source: Source | None
     transposed: bool  # belongs to a backward pass
     origin: Any
+    bodies: tuple[Graph, ...] = ()  # the programs of a loop, a branch or a sharded part (`eqsat.control`)
 
     @property
     def name(self) -> str:
         return self.primitive.name
+
+    def run(self, functions: Sequence[Callable[..., Any]], *values: Any) -> list[Any]:
+        """As `bind`, with functions of flat arrays in place of the bodies; traceable."""
+        return list(control.CONTROL[self.name].run(functions, values, **control.settings(self.name, self.params)))
+
+    @property
+    def trips(self) -> int | None:
+        """How often the bodies run; None where values decide."""
+        return control.trips(self.name, self.params)
 
     def bind(self, *values: Any) -> list[Any]:
         """Apply the primitive to values; traceable."""
@@ -190,14 +200,20 @@ class Graph:
         arguments = [f"{self.name_of[v]}: {v.type}" for v in self.inputs]
         lines = [f"{self.name}({', '.join(arguments)})"]
         lines += [f"  {self.name_of[v]}: {v.type} = constant" for v in self.constants]
-        lines += [f"  {_spelled(self, equation)}" for equation in self.equations]
+        lines += [f"  {line}" for equation in self.equations for line in _spelled(self, equation)]
         return "\n".join([*lines, f"  return {', '.join(map(self.spell, self.outputs))}"])
 
 
-def _spelled(graph: Graph, equation: Equation) -> str:
+def _spelled(graph: Graph, equation: Equation) -> list[str]:
     results = ", ".join(f"{graph.name_of[v]}: {v.type}" for v in equation.outputs)
     text = f"{results} = {equation.name}({', '.join(map(graph.spell, equation.inputs))})"
-    return f"{text}   # {equation.source}" if equation.source else text
+    parts = control.parts(equation.name, len(equation.bodies)) if equation.bodies else []
+    bodies = [f"  {part} {line}" for part, body in zip(parts, equation.bodies, strict=True) for line in [_indented(body)]]
+    return [f"{text}   # {equation.source}" if equation.source else text, *bodies]
+
+
+def _indented(body: Graph) -> str:
+    return str(body).replace("\n", "\n    ")
 
 
 # --- tracing ----------------------------------------------------------------------------------------------------
@@ -249,6 +265,7 @@ class _Inliner:
         self.equations: list[Equation] = []
         self.constants: dict[Variable, Any] = {}
         self._constant_of: dict[int, Variable] = {}
+        self._bodies: dict[int, Graph] = {}
 
     def program(self, closed: Any) -> tuple[tuple[Variable, ...], dict[Variable, Any], tuple[Equation, ...], tuple[Any, ...]]:
         jaxpr = closed.jaxpr
@@ -284,8 +301,20 @@ class _Inliner:
                 inherited = (source if names.is_library_code(jaxpr) else None, transposed)
                 return self.body(jaxpr, getattr(body, "consts", ()), operands, inherited)
         outputs = tuple(Variable(v.aval) for v in equation.outvars)
-        self.equations.append(Equation(equation.primitive, equation.params, operands, outputs, source, transposed, equation))
+        bodies = self.bodies(equation)
+        self.equations.append(
+            Equation(equation.primitive, equation.params, operands, outputs, source, transposed, equation, bodies)
+        )
         return outputs
+
+    def bodies(self, equation: Any) -> tuple[Graph, ...]:
+        """The programs that an equation holds; one that several equations hold is one graph."""
+        held = control.jaxprs(equation.primitive.name, equation.params)
+        words = control.parts(equation.primitive.name, len(held)) if held else []
+        for jaxpr, word in zip(held, words, strict=True):
+            if id(jaxpr) not in self._bodies:
+                self._bodies[id(jaxpr)] = from_jaxpr(jaxpr, names.jaxpr_name(jaxpr, word))
+        return tuple(self._bodies[id(jaxpr)] for jaxpr in held)
 
     def constant(self, value: Any, aval: Any) -> Variable:
         """One variable for each closed-over array, however many calls close over it."""
@@ -297,6 +326,17 @@ class _Inliner:
     def literal(self, literal: Any) -> Variable | Literal:
         value = np.asarray(literal.val, dtype=getattr(literal.aval, "dtype", None))
         return Literal(value, literal.aval) if value.ndim == 0 else self.constant(literal.val, literal.aval)
+
+
+def from_jaxpr(jaxpr: Any, name: str) -> Graph:
+    """The graph of a traced function of flat arrays; `jaxpr` may be closed or open."""
+    closed = jaxpr if hasattr(jaxpr, "jaxpr") else jex.ClosedJaxpr(jaxpr, ())
+    inputs, constants, equations, outputs = _Inliner().program(closed)
+    in_tree = jax.tree_util.tree_structure(((0,) * len(inputs), {}))
+    out_tree = jax.tree_util.tree_structure([0] * len(outputs))
+    leaves = tuple((n,) for n in range(len(inputs)))
+    hints = dict(zip(reversed(inputs), reversed(names.jaxpr_arguments(closed)), strict=False))
+    return pruned(Graph(name, inputs, constants, equations, outputs, in_tree, out_tree, leaves, {}, hints))
 
 
 def pruned(graph: Graph) -> Graph:

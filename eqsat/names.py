@@ -77,6 +77,23 @@ def closure_name(fn: Any, value: Any) -> str | None:
         return None
 
 
+def jaxpr_name(jaxpr: Any, fallback: str) -> str:
+    """The name of the function that a jaxpr was traced from; `fallback` for a lambda and for JAX's own."""
+    inner = getattr(jaxpr, "jaxpr", jaxpr)
+    try:
+        name = inner.debug_info.func_src_info.split(" at ", 1)[0]
+    except Exception:
+        return identifier(fallback)
+    return identifier(fallback if "<" in name or is_library_code(inner) else name.rsplit(".", 1)[-1])
+
+
+def jaxpr_arguments(jaxpr: Any) -> list[str]:
+    """Names of the last arguments of the function that a jaxpr was traced from, as far as they are recorded."""
+    inner = getattr(jaxpr, "jaxpr", jaxpr)
+    found = getattr(getattr(inner, "debug_info", None), "arg_names", None) or ()
+    return [] if is_library_code(inner) else [str(name or "constant") for name in found]
+
+
 # --- source lines -----------------------------------------------------------------------------------------------
 
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
+from eqsat.control import CONTROL
 from eqsat.cost import FREE, OBJECTIVES, Cost, price
 from eqsat.devices import Device, device
 from eqsat.egraph import Budget, Engine
 from eqsat.extract import choose
-from eqsat.graph import Graph
+from eqsat.graph import Equation, Graph
 from eqsat.kernels import Candidate, Pool
 from eqsat.notation import Kernel, Stored, Tensor
 from eqsat.program import PlannedKernel, Program
@@ -57,32 +58,61 @@ def optimize(
         raise ValueError(f"objective {objective!r}: one of {', '.join(OBJECTIVES)} required")
     deadline = time.perf_counter() + time_limit
     graph = fn if isinstance(fn, Graph) else Graph.from_jax(fn, *args, **kwargs)
-    reading = read(graph)
-    fixed = _constant_tensors(graph, reading, constants)
     admitted = select(import_module("eqsat.rules").RULES if rules is None else rules, numerics)
+    search = _Search(card, admitted, objective, deadline)
+    program = _planned(graph, search, numerics, constants)
+    program.notes.update(
+        distinct_regions=len(search.plans),
+        rules=tuple(dict.fromkeys(r for plan in search.plans.values() for r in plan.rules)),
+        tiers={r.name: r.tier for r in admitted},
+        search=tuple(plan.summary for plan in search.plans.values()),
+        gap=max((plan.gap for plan in search.plans.values()), default=0.0),
+    )
+    after, before = program.cost, program.baseline
+    log.info("planned %d launches, %.1f us predicted, %.1f us before", after.launches, after.seconds * 1e6, before.seconds * 1e6)
+    return program
+
+
+def _planned(graph: Graph, search: _Search, numerics: str, constants: Sequence[int] | None) -> Program:
+    """The program of a graph, or of a loop's body, in which nothing is computed once (`constants` is None)."""
+    reading = read(graph)
+    fixed = frozenset() if constants is None else _constant_tensors(graph, reading, constants)
     steps, renamed = kept_steps(reading.steps, reading.outputs)
     outputs = tuple(renamed.get(t, t) for t in reading.outputs)
     parts = cut(steps, outputs, fixed)
     log.info("read %s: %d equations, %d tensors, %d parts", graph.name, len(graph.equations), len(steps), len(parts))
-    search = _Search(card, admitted, objective, deadline)
+    bodies = {body: _planned(body, search, numerics, None) for e in graph.equations for body in e.bodies}
     planned: list[PlannedKernel | Call] = []
     for part in parts:
-        planned.extend(search.plan(part) if isinstance(part, Region) else [part])
-    baseline = _baseline(reading, card)
-    total = sum((p.cost for p in planned if isinstance(p, PlannedKernel)), FREE)
+        if isinstance(part, Call):
+            planned.append(replace(part, programs=tuple(bodies[body] for body in part.eqn.bodies)))
+        else:
+            planned.extend(search.plan(part))
+    loops = [p for p in planned if isinstance(p, Call) and p.programs]
+    before, after = _baseline(reading, search.card), sum((p.cost for p in planned if isinstance(p, PlannedKernel)), FREE)
+    for loop in loops:
+        before += looped(loop.eqn, [p.baseline for p in loop.programs])
+        after += looped(loop.eqn, [p.cost for p in loop.programs])
     notes = {
-        "equations": len(graph.equations),
-        "views": reading.views,
-        "opaque": reading.opaque,
-        "regions": len(parts),
-        "distinct_regions": len(search.plans),
-        "rules": tuple(dict.fromkeys(r for plan in search.plans.values() for r in plan.rules)),
-        "tiers": {r.name: r.tier for r in admitted},
-        "search": tuple(plan.summary for plan in search.plans.values()),
-        "gap": max((plan.gap for plan in search.plans.values()), default=0.0),
+        "equations": len(graph.equations) + sum(p.notes["equations"] for p in bodies.values()),
+        "views": reading.views + sum(p.notes["views"] for p in bodies.values()),
+        "opaque": reading.opaque + sum(p.notes["opaque"] for p in bodies.values()),
+        "loops": len(loops) + sum(p.notes["loops"] for p in bodies.values()),
+        "regions": sum(isinstance(p, Region) for p in parts) + sum(p.notes["regions"] for p in bodies.values()),
     }
-    log.info("planned %d kernels, %.1f us predicted, %.1f us before", total.launches, total.seconds * 1e6, baseline.seconds * 1e6)
-    return Program(graph, reading.inputs, reading.constants, tuple(planned), outputs, target, numerics, baseline, total, notes)
+    return Program(
+        graph, reading.inputs, reading.constants, planned, outputs, search.card.name, numerics, before, after, notes
+    )  # fmt: skip
+
+
+def looped(equation: Equation, costs: Sequence[Cost]) -> Cost:
+    """The cost of a loop or branch: of all trips, of one where values decide how many there are, of the dearest branch.
+
+    What JAX does to slice and stack the arrays of a scan is left out.
+    """
+    if CONTROL[equation.name].chooses:
+        return max(costs, key=lambda c: c.seconds)
+    return sum(costs, FREE) * (1 if equation.trips is None else equation.trips)
 
 
 def _constant_tensors(graph: Graph, reading: Reading, constants: Sequence[int]) -> frozenset[Tensor]:

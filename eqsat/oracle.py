@@ -16,6 +16,7 @@ from eqsat.scalars import DTYPES, is_float
 
 Array = Any
 
+LONGEST = 20_000  # equations of a loop that are evaluated one by one
 DTYPE_PARAMETERS = ("new_dtype", "preferred_element_type", "dtype")
 BITWISE = {"bitcast_convert_type", "nextafter", "reduce_precision"}  # whose meaning is that of one float format
 
@@ -60,7 +61,7 @@ class _Evaluation:
 
     def widened(self, value: Array, dtype: str) -> Array:
         if self.wide and dtype in DTYPES and is_float(dtype):
-            return jnp.asarray(np.asarray(value).astype(np.float64))
+            return jnp.asarray(value).astype(np.float64)
         return value
 
     def moved(self, value: Array, dtype: str) -> Array:
@@ -70,6 +71,8 @@ class _Evaluation:
         return value * (1 + unit * jnp.asarray(self.rng.uniform(-1, 1, np.shape(value))))
 
     def apply(self, equation: Equation, values: list[Array]) -> list[Array]:
+        if equation.bodies:
+            return self.loop(equation, values)
         if not self.wide:
             return equation.bind(*values)
         if equation.name not in BITWISE and not _holds_program(equation.params):
@@ -79,6 +82,20 @@ class _Evaluation:
                 pass
         narrow = [_as(v, x.dtype) for v, x in zip(values, equation.inputs, strict=True)]
         return [self.widened(r, x.dtype) for r, x in zip(equation.bind(*narrow), equation.outputs, strict=True)]
+
+    def loop(self, equation: Equation, values: list[Array]) -> list[Array]:
+        """A loop or branch, one equation of its bodies after the other unless there would be very many."""
+        trips = 1 if equation.trips is None else equation.trips
+        one_by_one = 0 < trips * sum(len(body.equations) for body in equation.bodies) <= LONGEST
+        if not (one_by_one or self.wide):
+            return equation.bind(*values)
+        bodies = [_Evaluation(body, self.wide, self.rng).evaluate for body in equation.bodies]
+        with jax.disable_jit(one_by_one):
+            return equation.run(bodies, *values)
+
+    def evaluate(self, *flat: Array) -> list[Array]:
+        """As a function of flat arrays; it may run many times."""
+        return _Evaluation(self.graph, self.wide, self.rng).run(flat)
 
 
 def _as(value: Array, dtype: str) -> Array:

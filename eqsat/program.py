@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from eqsat.control import CONTROL
 from eqsat.cost import Cost
 from eqsat.graph import Graph, Variable
 from eqsat.lower import lower
@@ -78,6 +79,26 @@ class PlannedKernel:
 Step = PlannedKernel | Call
 
 
+@dataclass(frozen=True)
+class Uses:
+    """Launches of a kernel in one run, of which loops and branches may leave open how many there are."""
+
+    count: int
+    per_iteration: bool = False  # of a loop that ends by its values; `count` is that of one iteration
+    at_most: bool = False  # in a branch
+
+    def __add__(self, other: Uses) -> Uses:
+        return Uses(self.count + other.count, self.per_iteration or other.per_iteration, self.at_most or other.at_most)
+
+    def within(self, loop: Call) -> Uses:
+        """The launches when `loop` runs once."""
+        trips, chooses = loop.eqn.trips, CONTROL[loop.eqn.name].chooses
+        return Uses(self.count * (1 if trips is None else trips), self.per_iteration or trips is None, self.at_most or chooses)
+
+    def __str__(self) -> str:
+        return f"{'<=' if self.at_most else ''}{self.count}{'/iter' if self.per_iteration else ''}"
+
+
 class Program:
     """A function as kernels in order. Call it like the original; it traces, so `jax.jit` and `jax.vmap` apply."""
 
@@ -118,18 +139,45 @@ class Program:
 
     @cached_property
     def launches(self) -> tuple[PlannedKernel, ...]:
-        """Every kernel of a run, in order."""
+        """Every kernel outside of loops and branches, in order; `uses` counts all."""
         return tuple(s for s in self.steps if isinstance(s, PlannedKernel) and not s.constant)
+
+    @cached_property
+    def parts(self) -> tuple[Program, ...]:
+        """This program and those that its loops and branches hold, each before its own."""
+        return (self, *(part for loop in self.loops for program in loop.programs for part in program.parts))
 
     @cached_property
     def kernels(self) -> tuple[PlannedKernel, ...]:
         """The distinct kernels, in order of first launch; equal parts of the program share theirs."""
-        return tuple({p.kernel: p for p in reversed(self.launches)}.values())[::-1]
+        found: dict[Kernel, PlannedKernel] = {}
+        for step in self.steps:
+            for p in _launched(step):
+                found.setdefault(p.kernel, p)
+        return tuple(found.values())
+
+    @cached_property
+    def uses(self) -> Mapping[Kernel, Uses]:
+        """How often each kernel is launched in a run."""
+        found: dict[Kernel, Uses] = {}
+        for step in self.steps:
+            if isinstance(step, Call):
+                new = [(kernel, uses.within(step)) for program in step.programs for kernel, uses in program.uses.items()]
+            else:
+                new = [] if step.constant else [(step.kernel, Uses(1))]
+            for kernel, uses in new:
+                found[kernel] = found.get(kernel, Uses(0)) + uses
+        return found
 
     @property
     def calls(self) -> tuple[Call, ...]:
-        """The equations that JAX evaluates, because they have no reading in index notation."""
-        return tuple(s for s in self.steps if isinstance(s, Call))
+        """The equations that JAX evaluates, because they have no reading in index notation; also those in loops."""
+        return tuple(s for part in self.parts for s in part.steps if isinstance(s, Call) and s.opaque)
+
+    @property
+    def loops(self) -> tuple[Call, ...]:
+        """The steps that hold programs: loops, branches, sharded parts."""
+        return tuple(s for s in self.steps if isinstance(s, Call) and s.programs)
 
     # --- running
 
@@ -177,6 +225,12 @@ class Program:
         self._run_steps([s for s in self.steps if not _is_constant(s)], values)
         return [values[t] for t in self.outputs]
 
+    def inline(self, *flat: Array) -> list[Array]:
+        """The flat outputs, step after step with nothing compiled apart: how a loop runs its body; traceable."""
+        values = self._values(list(self.constants.values()), list(flat))
+        self._run_steps(self.steps, values)
+        return [values[t] for t in self.outputs]
+
     def _evaluate_once(self, constants: list[Array], flat: list[Array]) -> list[Array]:
         values = self._values(constants, flat)
         self._run_steps([s for s in self.steps if _is_constant(s)], values)
@@ -191,7 +245,7 @@ class Program:
         run = runner(self.target)
         for step in steps:
             if isinstance(step, Call):
-                results = step.eqn.bind(*(values[x] if isinstance(x, Tensor) else x for x in step.inputs))
+                results = step.run([values[x] if isinstance(x, Tensor) else x for x in step.inputs])
             else:
                 results = run(step, [values[t] for t in step.inputs])
             values.update(zip(step.outputs, results, strict=True))
@@ -253,6 +307,12 @@ class Program:
         from eqsat.saving import save
 
         save(self, folder)
+
+
+def _launched(step: Step) -> tuple[PlannedKernel, ...]:
+    if isinstance(step, Call):
+        return tuple(p for program in step.programs for p in program.kernels)
+    return () if step.constant else (step,)
 
 
 def _is_constant(step: Step) -> bool:

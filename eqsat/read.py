@@ -5,9 +5,9 @@ Reading never fails. An equation without a row in `eqsat.primitives`, or whose r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,19 +17,37 @@ from eqsat.notation import Kernel, Stored, Tensor, Term, const, output_axes
 from eqsat.primitives import TABLE, Opaque, Out, Row, View
 from eqsat.scalars import DTYPES, is_integer
 
+if TYPE_CHECKING:
+    from eqsat.program import Program
+
 # Above this many subterms a value computed from positions alone is stored like any other.
 _LARGEST_POSITIONAL = 16
 
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """An equation that JAX evaluates: `eqn.bind` on the values of `inputs` gives those of `outputs`."""
+    """An equation that JAX evaluates: `eqn.bind` on the values of `inputs` gives those of `outputs`.
+
+    One that holds programs (a loop, a branch) is no opaque one: JAX runs it over the optimised `programs`, one for each of
+    `eqn.bodies`.
+    """
 
     name: str
     eqn: Equation
     inputs: tuple[Tensor | np.ndarray, ...]  # an array is a literal
     outputs: tuple[Tensor, ...]
     reason: str
+    programs: tuple[Program, ...] = ()
+
+    @property
+    def opaque(self) -> bool:
+        return not self.eqn.bodies
+
+    def run(self, values: Sequence[Any]) -> list[Any]:
+        """The results for the values of `inputs`; traceable."""
+        if not self.programs:
+            return self.eqn.bind(*values)
+        return self.eqn.run([program.inline for program in self.programs], *values)
 
     def __str__(self) -> str:
         operands = [x.name if isinstance(x, Tensor) else str(x) for x in self.inputs]
@@ -48,7 +66,8 @@ class Reading:
 
     @property
     def calls(self) -> tuple[Call, ...]:
-        return tuple(s for s in self.steps if isinstance(s, Call))
+        """The opaque calls."""
+        return tuple(s for s in self.steps if isinstance(s, Call) and s.opaque)
 
     @property
     def opaque(self) -> int:
@@ -126,6 +145,8 @@ class _Reader:
     def equation(self, equation: Equation) -> None:
         row = TABLE.get(equation.name)
         try:
+            if equation.bodies:
+                raise Opaque("runs over its optimised bodies")
             if row is None:
                 raise Opaque(f"{equation.name} has no reading")
             terms = self.terms(row, equation)

@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from eqsat import control
 from eqsat.devices import device
 from eqsat.program import PlannedKernel, type_of, wrapped
+from eqsat.read import Call
 from eqsat.work import Work
 
 if TYPE_CHECKING:
@@ -54,8 +56,10 @@ def _changes(program: Program) -> str:
     rows: list[tuple[str, str]] = []
     if "equations" in notes:
         equations, views, opaque = notes["equations"], notes.get("views", 0), notes.get("opaque", 0)
-        computed = equations - views - opaque
+        loops = notes.get("loops", 0)
+        computed = equations - views - opaque - loops
         text = f"{equations} equations: {views} are views and vanish, {computed} compute"
+        text += f", {loops} loop{'s' * (loops > 1)} or branch{'es' * (loops > 1)} with programs of their own" if loops else ""
         rows.append(("read", text + (f", {opaque} stay calls of JAX" if opaque else "")))
     if notes.get("regions", 0) > 1 and "distinct_regions" in notes:
         rows.append(("regions", f"{notes['regions']}, of which {notes['distinct_regions']} differ and were optimised"))
@@ -63,12 +67,31 @@ def _changes(program: Program) -> str:
     tiers = notes.get("tiers", {})
     rules = [f"{r} ({tiers[r]})" if r in tiers else str(r) for r in notes.get("rules", ())]
     rows.append(("rules used", ", ".join(rules) or "none"))
+    rows += [(text.split()[0], text.partition(" ")[2]) for part in program.parts for text in map(loop_text, part.loops)]
     for (name, reason), count in Counter((c.name, c.reason) for c in program.calls).items():
         rows.append(("call of JAX", f"{name}{f' x{count}' if count > 1 else ''}: {reason}"))
     constant = sum(isinstance(s, PlannedKernel) and s.constant for s in program.steps)
     if constant:
         rows.append(("computed once", f"{constant} step{'s' * (constant > 1)} that depend on constants only"))
     return "\n".join(line for label, text in rows for line in _labelled(label, text))
+
+
+def loop_text(loop: Call) -> str:
+    """What a loop or branch runs and how often: "scan of step, 10 iterations: body of 3 launches"."""
+    words = control.parts(loop.name, len(loop.programs))
+    runs = ", ".join(f"{word} of {_launches(p.cost.launches)}" for word, p in zip(words, loop.programs, strict=True))
+    trips = loop.eqn.trips
+    if control.CONTROL[loop.name].chooses:
+        often = "one of its branches runs"
+    elif trips is None:
+        often = "counted for one iteration, since values decide how many there are"
+    else:
+        often = f"{trips} iteration{'s' * (trips != 1)}" if control.CONTROL[loop.name].trips else "on every device"
+    return f"{loop.name} {loop.programs[-1].name}, {often}: {runs}"
+
+
+def _launches(count: int) -> str:
+    return f"{count} launch{'es' * (count != 1)}"
 
 
 def _at_most(lines: Iterable[Any], count: int) -> list[str]:
@@ -84,15 +107,16 @@ def _labelled(label: str, text: str) -> list[str]:
 def _table(program: Program) -> str:
     if not program.kernels:
         return "no kernels: nothing is left to compute on the device"
-    counts = Counter(p.kernel for p in program.launches)
-    total = sum(p.cost.seconds for p in program.launches) or 1.0
+    uses = {kernel: str(n) for kernel, n in program.uses.items()}
+    total = program.cost.seconds or 1.0
     width = max(6, *(len(k.name) for k in program.kernels))
-    lines = [f"  #  {'kernel':<{width}}     x        time   share   roofline   bound    writes"]
+    room = max(4, *map(len, uses.values()))
+    lines = [f"  #  {'kernel':<{width}}  {'x':>{room}}        time   share   roofline   bound    writes"]
     for number, k in enumerate(program.kernels, 1):
-        seconds = k.cost.seconds * counts[k.kernel]
+        seconds = k.cost.seconds * program.uses[k.kernel].count
         writes = ", ".join(type_of(o) for o in k.kernel.outputs)
         lines.append(
-            f"{number:>3}  {k.name:<{width}}  {counts[k.kernel]:>4}  {time(k.cost.seconds):>10}  {seconds / total:>5.0%}"
+            f"{number:>3}  {k.name:<{width}}  {uses[k.kernel]:>{room}}  {time(k.cost.seconds):>10}  {seconds / total:>5.0%}"
             f"   {_roofline_share(k, program.target):>7.0%}    {k.cost.bound or '-':<7}  {writes}"
         )
     return "\n".join(lines)

@@ -6,11 +6,12 @@ The folder appears whole or not at all: it is written beside its place and renam
 from __future__ import annotations
 
 import base64
+import inspect
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ import jax
 import jax.export
 import numpy as np
 
+from eqsat.control import CONTROL, settings
 from eqsat.lower import lower
 from eqsat.notation import Kernel, Tensor
 from eqsat.program import KEEP_CASTS, PlannedKernel, backend, type_of
@@ -26,7 +28,7 @@ from eqsat.read import Call
 from eqsat.scalars import DTYPES
 
 if TYPE_CHECKING:
-    from eqsat.program import Program
+    from eqsat.program import Program, Step
 
 MARK = "plan.json"  # a folder with this file is an earlier save
 FORMAT = "eqsat program 1"
@@ -92,8 +94,9 @@ def _files(program: Program) -> dict[str, str | bytes]:
         for target in TARGETS if tiles is not None else ():
             files[f"{names[planned.kernel]}_{target}.py"] = backend(target).emit(tiles)
     files["program.py"] = _module(program, names)
-    if program.constants:
-        files["constants.npz"] = _archive({f"c{n}": np.asarray(a) for n, a in enumerate(program.constants.values())})
+    arrays = [np.asarray(a) for part in _written(program) for a in part.constants.values()]
+    if arrays:
+        files["constants.npz"] = _archive({f"c{n}": a for n, a in enumerate(arrays)})
     files["report.txt"] = program.report()
     files[MARK] = json.dumps(_plan(program, names), indent=1) + "\n"
     return files
@@ -107,11 +110,21 @@ def _archive(arrays: Mapping[str, np.ndarray]) -> bytes:
     return buffer.getvalue()
 
 
+def _written(program: Program) -> list[Program]:
+    """The program and the bodies of its loops, except for loops that are exported whole."""
+    inner = [part for loop in program.loops if _spelled(loop) for body in loop.programs for part in _written(body)]
+    return list(dict.fromkeys([program, *inner]))
+
+
+def _spelled(call: Call) -> bool:
+    return bool(call.programs) and CONTROL[call.name].saved
+
+
 def _kernel_names(program: Program) -> dict[Kernel, str]:
     identifier = backend("jax").identifier
     names: dict[Kernel, str] = {}
-    taken = {"program", "run", "steps", "main", "constants"}
-    for step in program.steps:
+    taken = {"program", "run", "steps", "main", "constants", *(row.run.__name__ for row in CONTROL.values())}
+    for step in (s for part in program.parts for s in part.steps):
         if isinstance(step, PlannedKernel) and step.kernel not in names:
             names[step.kernel] = identifier(step.kernel.name, taken)
             taken.add(names[step.kernel])
@@ -125,25 +138,36 @@ def _module(program: Program, names: dict[Kernel, str]) -> str:
     """A module with a function for each kernel and `run` for the program."""
     jax_backend = backend("jax")
     kernels = [jax_backend.emit_kernel(k, name) for k, name in names.items()]
-    calls = {c: f"call_{n}_{jax_backend.identifier(c.name, ())}" for n, c in enumerate(program.calls)}
+    parts = _written(program)
+    exports = [s for part in parts for s in part.steps if isinstance(s, Call) and not _spelled(s)]
+    calls = {c: f"call_{n}_{jax_backend.identifier(c.name, ())}" for n, c in enumerate(exports)}
+    bodies = {part: f"body_{n}_{part.name}" for n, part in enumerate(parts[1:])}
     exported = [f'{name} = _exported("{_exported(c)}")' for c, name in calls.items()]
     if exported:
         exported = [EXPORTED, "\n".join(exported)]
     head = [f'"""{program.name}, optimised by eqsat: run(*inputs) gives a list of outputs; it needs JAX and NumPy only."""', ""]
     head += ["import base64", ""] if calls else []
-    head += ["from pathlib import Path", ""] if program.constants else []
+    head += ["from pathlib import Path", ""] if any(part.constants for part in parts) else []
     head += ["import jax", *(["import jax.export"] if calls else [])]
     head += ["import jax.numpy as jnp", "import numpy as np", "from jax import lax"]
     main = MAIN.format(_types(program))
-    steps = _run(program, names, calls)
-    parts = ["\n".join(head), jax_backend.HELPERS, *_constants(program), *exported, *kernels, steps, main]
-    return "\n\n\n".join(parts) + "\n"
+    loops = {s.name: CONTROL[s.name].run for part in parts for s in part.loops if _spelled(s)}
+    functions = _Functions(parts, names, calls, bodies)
+    steps = [inspect.getsource(run).rstrip() for run in loops.values()]
+    steps += [
+        *(functions.text(part, name) for part, name in reversed(bodies.items())),
+        functions.text(program, "steps"),
+        COMPILED,
+    ]
+    texts = ["\n".join(head), jax_backend.HELPERS, *_constants(parts), *exported, *kernels, *steps, main]
+    return "\n\n\n".join(texts) + "\n"
 
 
-def _constants(program: Program) -> list[str]:
-    if not program.constants:
+def _constants(parts: Sequence[Program]) -> list[str]:
+    tensors = [t for part in parts for t in part.constants]
+    if not tensors:
         return []
-    rows = [f'    _constant("c{n}", "{t.dtype}", {t.shape}),  # {t.name}' for n, t in enumerate(program.constants)]
+    rows = [f'    _constant("c{n}", "{t.dtype}", {t.shape}),  # {t.name}' for n, t in enumerate(tensors)]
     loader = (
         '_ARRAYS = np.load(Path(__file__).with_name("constants.npz"))\n\n\n'
         "def _constant(name, dtype, shape):\n"
@@ -152,29 +176,51 @@ def _constants(program: Program) -> list[str]:
     return [loader, "\n".join(["CONSTANTS = [", *rows, "]"])]
 
 
-def _run(program: Program, names: dict[Kernel, str], calls: dict[Call, str]) -> str:
-    """The function `steps`, with a line for each, and `run`, compiled."""
-    identifier = backend("jax").identifier
-    taken = {*names.values(), *calls.values(), "run", "steps", "CONSTANTS"}
-    name_of: dict[Tensor, str] = {}
+class _Functions:
+    """Functions with a line for each step, of the program and of the bodies of its loops."""
 
-    def name(tensor: Tensor) -> str:
-        if tensor not in name_of:
-            name_of[tensor] = identifier(tensor.name, taken)
-            taken.add(name_of[tensor])
-        return name_of[tensor]
+    def __init__(
+        self, parts: Sequence[Program], kernels: Mapping[Kernel, str], calls: Mapping[Call, str], bodies: Mapping[Program, str]
+    ) -> None:
+        self.kernels, self.calls, self.bodies = kernels, calls, bodies
+        self.numbers = {t: n for n, t in enumerate(t for part in parts for t in part.constants)}
+        loops = (row.run.__name__ for row in CONTROL.values())
+        self.globals = {*kernels.values(), *calls.values(), *bodies.values(), *loops, "run", "steps", "CONSTANTS"}
 
-    inputs = [name(t) for t in program.inputs]
-    lines = [f"def steps({', '.join(inputs)}):"]
-    lines += [f"    {name(t)} = CONSTANTS[{n}]" for n, t in enumerate(program.constants)]
-    for step in program.steps:
-        function = names[step.kernel] if isinstance(step, PlannedKernel) else calls[step]
-        operands = [name(t) for t in step.inputs if isinstance(t, Tensor)]
-        results = [name(t) for t in step.outputs]
-        only = "[0]" if len(results) == 1 else ""
-        lines.append(f"    {', '.join(results)} = {function}({', '.join(operands)}){only}")
-    lines.append(f"    return [{', '.join(map(name, program.outputs))}]")
-    return "\n".join([*lines, "", "", COMPILED])
+    def text(self, program: Program, function: str) -> str:
+        identifier, taken = backend("jax").identifier, set(self.globals)
+        name_of: dict[Tensor, str] = {}
+
+        def name(tensor: Tensor) -> str:
+            if tensor not in name_of:
+                name_of[tensor] = identifier(tensor.name, taken)
+                taken.add(name_of[tensor])
+            return name_of[tensor]
+
+        lines = [f"def {function}({', '.join(map(name, program.inputs))}):"]
+        lines += [f"    {name(t)} = CONSTANTS[{self.numbers[t]}]" for t in program.constants]
+        for step in program.steps:
+            value = self.value(step, [name(x) if isinstance(x, Tensor) else _literal(x) for x in step.inputs])
+            results = [name(t) for t in step.outputs]
+            only = "[0]" if len(results) == 1 else ""
+            lines.append(f"    {', '.join(results)} = {value}{only}" if results else f"    {value}")
+        return "\n".join([*lines, f"    return [{', '.join(map(name, program.outputs))}]"])
+
+    def value(self, step: Step, operands: list[str]) -> str:
+        """The expression whose value is the sequence of a step's results."""
+        if isinstance(step, PlannedKernel):
+            return f"{self.kernels[step.kernel]}({', '.join(operands)})"
+        if not _spelled(step):  # literals are inside what was exported
+            tensors = [o for o, x in zip(operands, step.inputs, strict=True) if isinstance(x, Tensor)]
+            return f"{self.calls[step]}({', '.join(tensors)})"
+        bodies = ", ".join(self.bodies[p] for p in step.programs)
+        given = "".join(f", {k}={v!r}" for k, v in settings(step.name, step.eqn.params).items())
+        return f"{CONTROL[step.name].run.__name__}([{bodies}], [{', '.join(operands)}]{given})"
+
+
+def _literal(value: Any) -> str:
+    value = np.asarray(value)
+    return f'np.asarray({backend("jax").number(value.item())}, jnp.dtype("{value.dtype.name}"))'
 
 
 COMPILED = f"""# XLA would drop casts. Inside another jit call `steps`: options are for the outermost.
@@ -201,7 +247,7 @@ def _exported(call: Call) -> str:
 
     def function(*arrays: Any) -> tuple[Any, ...]:
         values = iter(arrays)
-        return tuple(call.eqn.bind(*(next(values) if isinstance(x, Tensor) else x for x in call.inputs)))
+        return tuple(call.run([next(values) if isinstance(x, Tensor) else x for x in call.inputs]))
 
     tensors = [t for t in call.inputs if isinstance(t, Tensor)]
     odd = [t for t in (*tensors, *call.outputs) if t.dtype not in DTYPES]
@@ -262,7 +308,21 @@ def _kernel(planned: PlannedKernel, names: dict[Kernel, str]) -> dict[str, Any]:
     }
 
 
+def _body(program: Program, names: dict[Kernel, str]) -> dict[str, Any]:
+    return {
+        "name": program.name,
+        "inputs": [_described(t) for t in program.inputs],
+        "outputs": [_described(t) for t in program.outputs],
+        "steps": [_step(s, names) for s in program.steps],
+    }
+
+
 def _step(step: Any, names: dict[Kernel, str]) -> dict[str, Any]:
-    what = {"kernel": names[step.kernel]} if isinstance(step, PlannedKernel) else {"call": step.name, "reason": step.reason}
+    if isinstance(step, PlannedKernel):
+        what: dict[str, Any] = {"kernel": names[step.kernel]}
+    elif step.programs:
+        what = {"loop": step.name, "trips": step.eqn.trips, "bodies": [_body(p, names) for p in step.programs]}
+    else:
+        what = {"call": step.name, "reason": step.reason}
     inputs = [t.name if isinstance(t, Tensor) else np.asarray(t).tolist() for t in step.inputs]
     return {**what, "inputs": inputs, "outputs": [t.name for t in step.outputs]}

@@ -127,9 +127,9 @@ def _kernel(box: Box, left: float, top: float, total: float) -> Markup:
 
 
 def _plain(box: Box, left: float, top: float) -> Markup:
-    """A call of JAX, or a step that runs once."""
-    what = f"call of JAX: {box.reason}" if box.kind == "call" else "computed once, from constants"
+    """A loop, a call of JAX, or a step that runs once."""
+    what = box.reason or "computed once, from constants"
     rect = el("rect", x=left, y=top, width=WIDTH, height=HEIGHT, rx=9, class_="body")
     name = el("text", _short(box.label, 24), x=left + 14, y=top + 24, class_="name")
     note = el("text", _short(what, 30), x=left + 14, y=top + 42, class_="facts")
-    return el("g", el("title", what), rect, name, note, class_=f"kernel {box.kind}")
+    return el("g", el("title", what), rect, name, note, class_=f"kernel {'call' if box.kind == 'loop' else box.kind}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from eqsat.cost import price
 from eqsat.devices import Device, device
+from eqsat.graph import Graph
 from eqsat.notation import Kernel, Stored, Tensor
 from eqsat.program import PlannedKernel
 from eqsat.read import Call, Reading, read
-from eqsat.regions import Region
+from eqsat.regions import Region, loads_in
+from eqsat.report import loop_text
 from eqsat.schedule import schedules
 from eqsat.work import Work
 
@@ -67,7 +70,7 @@ def point(planned: PlannedKernel, card: Device, count: int = 1) -> Point:
 class Box:
     """A step of the program: a kernel with all its equal launches, a call of JAX, or a pill of inputs or outputs."""
 
-    kind: str  # kernel, once, call, input or output
+    kind: str  # kernel, once, loop, call, input or output
     label: str
     number: int = 0  # of a kernel, as in the report
     point: Point | None = None
@@ -109,12 +112,13 @@ class Picture:
     @cached_property
     def before(self) -> list[Point]:
         """A kernel for each computing equation of the original; equal ones are one point."""
-        known: dict[Hashable, list[Any]] = {}
-        for step in self.reading.steps:
-            if isinstance(step, Stored):
-                leaves = tuple(dict.fromkeys(t.tensor for t in step.term.walk() if t.head == "load"))
-                known.setdefault(Region(leaves, (step,), (step,)).key, []).append(step)
-        points = [self._original(steps[0], len(steps)) for steps in known.values()]
+        known: dict[Hashable, list[Stored]] = {}
+        counts: Counter[Hashable] = Counter()
+        for step, count in _originals(self.program.graph, self.reading):
+            key = Region(loads_in(step.term), (step,), (step,)).key
+            known.setdefault(key, []).append(step)
+            counts[key] += count
+        points = [self._original(steps[0], counts[key]) for key, steps in known.items()]
         return [p for p in points if isfinite(p.seconds)]
 
     def _original(self, step: Stored, count: int) -> Point:
@@ -130,23 +134,35 @@ class Picture:
         box_of_kernel: dict[Any, Box] = {}
         writer: dict[Tensor, Box] = {}
         readers: dict[Tensor, list[Box]] = {}
-        for step in self.program.steps:
-            box = self._box(step, box_of_kernel)
-            for t in dict.fromkeys(t for t in step.inputs if isinstance(t, Tensor)):
-                if t in writer:
-                    self._join(writer[t], box, t)
-                else:
-                    readers.setdefault(t, []).append(box)
-            writer.update(dict.fromkeys(step.outputs, box))
+        self._steps(self.program, box_of_kernel, writer, readers)
         self._inputs(readers)
         results = [t for t in dict.fromkeys(self.program.outputs) if t in writer]
         for source, tensors in _grouped((writer[t], t) for t in results):
             self._pill("output", tensors, source)
 
+    def _steps(
+        self, program: Program, known: dict[Any, Box], writer: dict[Tensor, Box], readers: dict[Tensor, list[Box]]
+    ) -> None:
+        """The boxes of a program's steps; a loop's gives its body what it reads, and takes back what it computes."""
+        for step in program.steps:
+            box = self._box(step, known)
+            for t in dict.fromkeys(t for t in step.inputs if isinstance(t, Tensor)):
+                if t in writer:
+                    self._join(writer[t], box, t)
+                else:
+                    readers.setdefault(t, []).append(box)
+            for body in step.programs if isinstance(step, Call) else ():
+                writer.update(dict.fromkeys(body.inputs, box))
+                self._steps(body, known, writer, readers)
+                for t in dict.fromkeys(t for t in body.outputs if t in writer and writer[t] is not box):
+                    self._join(writer[t], box, t)
+            writer.update(dict.fromkeys(step.outputs, box))
+
     def _box(self, step: PlannedKernel | Call, known: dict[Any, Box]) -> Box:
         key: Hashable
         if isinstance(step, Call):
-            key, box = step, Box("call", step.name, reason=step.reason)
+            text = loop_text(step) if step.programs else f"call of JAX: {step.reason}"
+            key, box = step, Box("loop" if step.programs else "call", step.name, reason=text)
         else:
             key, box = (step.kernel, step.constant), Box("once" if step.constant else "kernel", step.name, planned=step)
         if key in known:
@@ -159,6 +175,7 @@ class Picture:
             box.number = self._kernels if box.kind == "kernel" else 0
         found = known[key]
         if found.planned is not None:
+            found.count = self.program.uses[found.planned.kernel].count if found.kind == "kernel" else found.count
             found.point = point(found.planned, self.card, found.count)
         return found
 
@@ -193,6 +210,14 @@ class Picture:
             self._between[key] = Arrow(source, target, [], back)
             self.arrows.append(self._between[key])
         self._between[key].tensors.append(tensor)
+
+
+def _originals(graph: Graph, reading: Reading, times: int = 1) -> Iterator[tuple[Stored, int]]:
+    """Each computing equation with how often it runs; those of loops whose trips the values decide count once."""
+    yield from ((step, times) for step in reading.steps if isinstance(step, Stored))
+    for equation in graph.equations:
+        for body in equation.bodies:
+            yield from _originals(body, read(body), times * (1 if equation.trips is None else equation.trips))
 
 
 def _label(names: list[str]) -> str:

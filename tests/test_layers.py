@@ -24,7 +24,7 @@ MAX_FILE = 500
 MAX_FUNCTION = 60
 PATHS = re.compile("|".join(rf"/{name}/[a-z]" for name in ("work", "root", "home")))  # of the machine something was made on
 TEXT = {".py", ".md", ".toml", ".txt", ".cfg", ".yml", ".yaml", ".triton", ".json", ""}
-HIDDEN = {"__pycache__", "build", "dist", "demo-out"}
+HIDDEN = {".git", "__pycache__", "build", "dist", "demo-out"}
 
 
 def layer_files(layer: str) -> list[Path]:
@@ -36,6 +36,7 @@ def files() -> Iterator[Path]:
     for path in sorted(ROOT.rglob("*")):
         parts = path.relative_to(ROOT).parts
         private = any(part in HIDDEN or part.startswith((".", "shared")) or part.endswith(".egg-info") for part in parts[:-1])
+        private |= path.name in HIDDEN  # a worktree's .git is a file
         if path.is_file() and not private and path.resolve() == path and path.suffix in TEXT:
             yield path
 

@@ -14,7 +14,7 @@ from meaning import Example, bf16, bools, by_evaluate, check, f32, ints
 
 from eqsat.graph import Graph
 from eqsat.notation import Stored
-from eqsat.read import read
+from eqsat.read import Call, read
 
 NHWC = ("NHWC", "HWIO", "NHWC")
 
@@ -150,20 +150,32 @@ def test_gradient_of_convolution() -> None:
     "fn, args, names",
     [
         (lambda x: jnp.sort(x * 2) + 1, (f32(5),), ["sort"]),
-        (lambda x: lax.scan(lambda c, v: (c + v, c), 0.0, x), (f32(5),), ["scan"]),
         (lambda x: jnp.cumsum(x, 0), (f32(5, 2),), ["cumsum"]),
         (lambda x: jnp.fft.fft(x).real + 1, (f32(8),), None),
         (lambda x: x[:0] * 2, (f32(8),), None),
         (lambda x: jax.random.normal(jax.random.key(x), (3,)), (np.uint32(3),), None),
         (lambda x, i: x.at[i].add(1.0), (f32(8), ints(3, low=0, high=8)), ["scatter-add"]),
         (lambda x: x % 0.7, (f32(8),), None),
-        (lambda x: lax.cond(x[0] > 0, jnp.sin, jnp.cos, x), (f32(8),), ["cond"]),
     ],
 )
 def test_calls_where_there_is_no_reading(fn: Callable[..., Any], args: tuple[Any, ...], names: list[str] | None) -> None:
     reading = check(fn, args)
     assert reading.opaque > 0 and all(call.reason for call in reading.calls)
     assert names is None or [call.name for call in reading.calls] == names
+
+
+@pytest.mark.parametrize(
+    "fn, args, name",
+    [
+        (lambda x: lax.scan(lambda c, v: (c + v, c), 0.0, x), (f32(5),), "scan"),
+        (lambda x: lax.while_loop(lambda c: c.sum() < 9, lambda c: c * 2 + 1, x), (f32(3),), "while"),
+        (lambda x: lax.cond(x[0] > 0, jnp.sin, jnp.cos, x), (f32(8),), "cond"),
+    ],
+)
+def test_loops_and_branches_are_calls_that_hold_programs(fn: Callable[..., Any], args: tuple[Any, ...], name: str) -> None:
+    reading = check(fn, args)
+    (loop,) = [s for s in reading.steps if isinstance(s, Call)]
+    assert loop.name == name and not loop.opaque and loop.eqn.bodies and reading.opaque == 0
 
 
 def test_views_give_no_tensor() -> None:

@@ -151,9 +151,9 @@ def _literal(value: Any) -> str:
         return "jnp.bool_" if value == np.bool_ else f"jnp.{value.name}"
     if isinstance(value, np.ndarray | np.generic):
         shortest = value.dtype in (np.float32, np.float64) and np.isfinite(value)
-        return f"{_literal(value.dtype)}({str(value) if shortest else _number(value.item())})"
-    return _number(value) if isinstance(value, int | float) else repr(value)
+        return f"{_literal(value.dtype)}({str(value) if shortest else number(value.item())})"
+    return number(value) if isinstance(value, int | float) else repr(value)
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
     return repr(value) if math.isfinite(value) else f"float('{value}')"

@@ -1,0 +1,184 @@
+"""Loops, branches and sharded parts: JAX runs them over bodies that are optimised like any program."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import eqsat
+from eqsat.graph import Graph
+from eqsat.oracle import evaluate_graph
+from eqsat.program import Uses
+
+
+def normal(*shape, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape), jnp.float32)
+
+
+def cell(carry, x, weights):
+    """An LSTM's step: one kernel for the gates, one for what they do."""
+    h, c = carry
+    i, f, g, o = jnp.split(jnp.concatenate([x, h]) @ weights, 4)
+    c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+    h = jax.nn.sigmoid(o) * jnp.tanh(c)
+    return (h, c), h
+
+
+def lstm(weights, xs):
+    start = jnp.zeros(xs.shape[1])
+    return lax.scan(lambda carry, x: cell(carry, x, weights), (start, start), xs)
+
+
+def nested(c, xs):
+    def inner(c, x):
+        return jnp.tanh(c @ x), c.sum()
+
+    def outer(c, x):
+        c, ys = lax.scan(inner, c * 0.5, jnp.stack([x, x + 1]))
+        c = lax.cond(c[0, 0] > 0, lambda c: c * 2 + jnp.sin(c), lambda c: c, c)
+        return c, (ys, jnp.sort(c, axis=0))
+
+    c, ys = lax.scan(outer, c, xs, reverse=True)
+    return lax.while_loop(lambda c: jnp.sum(c) < 40, lambda c: jnp.abs(c) * 0.3 + c + 1, c), ys
+
+
+def agrees(program, args, tolerance=2e-6):
+    wanted = [np.asarray(x) for x in evaluate_graph(program.graph, jax.tree_util.tree_leaves(args))]
+    for got, want in zip(jax.tree_util.tree_leaves(program(*args)), wanted, strict=True):
+        assert got.dtype == want.dtype
+        np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance * max(1.0, float(np.abs(want).max(initial=0))))
+
+
+@pytest.fixture(scope="module")
+def looped():
+    args = (normal(4, 4), normal(3, 4, 4, seed=1))
+    return eqsat.optimize(nested, *args), args
+
+
+def test_nested_loops_compute_what_they_did(looped):
+    program, args = looped
+    agrees(program, args, 1e-5)
+    assert program.validate(level="kernels").kernels
+
+
+def test_launches_count_trips_and_say_where_they_are_not_known(looped):
+    program, _ = looped
+    outer, ended_by_values = program.loops
+    assert outer.eqn.trips == 3 and ended_by_values.eqn.trips is None
+    (inner, branch) = outer.programs[0].loops
+    assert inner.eqn.trips == 2 and inner.programs[0].launches
+    for kernel in inner.programs[0].launches:
+        assert program.uses[kernel.kernel] == Uses(6)
+    for kernel in branch.programs[1].launches:
+        assert program.uses[kernel.kernel] == Uses(3, at_most=True)
+    for part in ended_by_values.programs:
+        assert all(program.uses[k.kernel] == Uses(1, per_iteration=True) for k in part.launches)
+    assert program.cost.launches == sum(u.count for u in program.uses.values())
+    assert {k.kernel for k in program.kernels} == set(program.uses)
+
+
+def test_the_report_and_the_page_show_the_kernels_of_loops(looped):
+    program, _ = looped
+    text, page = program.report(), program.view()
+    assert "outer, 3 iterations: body of" in text and "counted for one iteration" in text and "1/iter" in text and "<=3" in text
+    assert all(f"{k.name}\n---" in text or f"{k.name}\n-" in text for k in program.kernels)
+    assert all(f'id="kernel-{n}"' in page for n in range(1, len(program.kernels) + 1))
+
+
+def test_a_saved_program_runs_its_loops_without_eqsat(looped, tmp_path):
+    program, args = looped
+    program.save(tmp_path / "saved")
+    assert all((tmp_path / "saved" / f"{k.name}_triton.py").exists() for k in program.kernels)
+    plan = json.loads((tmp_path / "saved" / "plan.json").read_text())
+    assert plan["steps"][0]["loop"] == "scan" and plan["steps"][0]["trips"] == 3
+    spec = importlib.util.spec_from_file_location("saved_loops", tmp_path / "saved" / "program.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for got, want in zip(module.run(*args), jax.tree_util.tree_leaves(program(*args)), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_an_lstm_runs_two_kernels_a_step():
+    args = (normal(16, 32) / 4, normal(7, 8, seed=1))
+    program = eqsat.optimize(lstm, *args)
+    agrees(program, args)
+    (scan,) = program.loops
+    assert scan.programs[0].cost.launches <= 3 < scan.programs[0].baseline.launches
+    assert program.cost.launches < program.baseline.launches / 3
+
+
+def test_equal_bodies_are_optimised_once():
+    def twice(x):
+        def step(c, x):
+            return jnp.tanh(c) * x, ()
+
+        x, _ = lax.scan(step, x, jnp.ones((3, 8)))
+        return lax.scan(step, x + 1, jnp.ones((5, 8)))[0]
+
+    program = eqsat.optimize(twice, normal(8))
+    first, second = program.loops
+    assert [k.kernel for k in first.programs[0].launches] == [k.kernel for k in second.programs[0].launches]
+    assert program.uses[first.programs[0].launches[0].kernel].count == 8
+
+
+def test_gradients_of_loops_are_loops():
+    args = (normal(16, 32) / 4, normal(7, 8, seed=1))
+    program = eqsat.optimize(jax.grad(lambda w, xs: (lstm(w, xs)[1] ** 2).sum()), *args)
+    agrees(program, args, 1e-5)
+    assert [loop.name for loop in program.loops] == ["scan", "scan"] and not program.calls
+
+
+def test_the_oracle_evaluates_loops_in_float64():
+    def compounded(x):
+        return lax.fori_loop(0, 200, lambda n, x: x * 1.01 + 0.1, x)
+
+    x = np.float32(1.0)
+    (wide,) = evaluate_graph(Graph.from_jax(compounded, x), [x], wide=True)
+    exact = 1.0
+    for _ in range(200):
+        exact = exact * float(np.float32(1.01)) + float(np.float32(0.1))
+    assert abs(float(wide) - exact) < 1e-9 * exact
+
+
+@pytest.mark.parametrize("index", [-3, 0, 1, 2, 9])
+def test_branches_by_number(index):
+    def fn(n, x):
+        return lax.switch(n, [lambda x: x + 1, lambda x: jnp.exp(x), lambda x: x * x], x)
+
+    args = (jnp.int32(index), normal(5))
+    agrees(eqsat.optimize(fn, jax.ShapeDtypeStruct((), "int32"), args[1]), args)
+
+
+def test_zero_trips_and_no_elements():
+    def fn(x, xs):
+        return lax.scan(lambda c, x: (c * 2 + x, c), x, xs), lax.while_loop(lambda c: c.sum() < -1e9, jnp.exp, x)
+
+    args = (normal(3), jnp.zeros((0, 3)))
+    program = eqsat.optimize(fn, *args)
+    agrees(program, args)
+    assert program.loops[0].eqn.trips == 0 and program.cost.launches == program.loops[1].programs[1].cost.launches + 1
+
+
+def test_effects_in_a_loop_happen_in_order(capfd):
+    def fn(x):
+        def body(n, x):
+            jax.debug.print("trip {} {}", n, x[0], ordered=True)
+            return x * 2 + 1
+
+        jax.debug.print("start {}", x[0], ordered=True)
+        x = lax.fori_loop(0, 3, body, x)
+        jax.debug.print("end {}", x[0], ordered=True)
+        return x
+
+    x = jnp.ones(2)
+    program = eqsat.optimize(fn, x)
+    np.testing.assert_array_equal(program(x), [15.0, 15.0])
+    jax.effects_barrier()
+    words = [line.split()[:2] for line in capfd.readouterr().out.splitlines()]
+    assert words == [["start", "1.0"], ["trip", "0"], ["trip", "1"], ["trip", "2"], ["end", "15.0"]]
