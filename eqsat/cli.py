@@ -214,17 +214,17 @@ def explain(
     rules: Rules = "",
     constants: Constants = "",
     time_limit: TimeLimit = 30.0,
+    seconds: Annotated[float, typer.Option(metavar="SECONDS", help="For finding out what each rule was worth.")] = 60.0,
     as_json: AsJson = False,
+    quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Say how the program came about: what was searched, and each rule used with its law."""
+    """Say which rules the program needed and what each is worth, what was considered and lost, why neighbours are two kernels."""
     options = {"target": target, "numerics": numerics, "objective": objective, "time_limit": time_limit}
-    program = _optimized(subject, args, constants, rules, False, verbose, **options)
-    if as_json:
-        facts = _facts_of_program(program)
-        print(json.dumps({key: facts[key] for key in ("name", "search", "gap", "rules", "calls")}, indent=1))
-        return
-    print("\n".join(_explanation(program)))
+    program = _optimized(subject, args, constants, rules, quiet, verbose, **options)
+    with _progress("explaining", quiet, verbose):
+        explanation = program.explain(seconds)
+    print(json.dumps(explanation.to_dict(), indent=1) if as_json else explanation)
 
 
 @app.command(epilog="Example: eqsat view examples.softmax:softmax --args 'float32[8192,4096]' -o softmax.html")
@@ -360,24 +360,6 @@ def _laws(program: Program) -> Iterator[tuple[str, str | None, str]]:
     for name in program.notes.get("rules", ()):
         rule = known.get(name)
         yield name, rule.law if rule else None, " ".join(rule.doc.split()) if rule else "not of the built-in packs"
-
-
-def _explanation(program: Program) -> Iterator[str]:
-    before, after, notes = program.baseline, program.cost, program.notes
-    yield f"{program.name} on {program.target}: {before.launches} kernels as written, {after.launches} now"
-    yield f"predicted {before.seconds * 1e6:.1f} us before, {after.seconds * 1e6:.1f} us now"
-    yield ""
-    yield f"{notes.get('regions', 0)} regions, {notes.get('distinct_regions', 0)} of them different"
-    yield from (f"  {line}" for line in notes.get("search", ()))
-    yield ""
-    laws = list(_laws(program))
-    yield "rules used" if laws else "no rule was needed: fusion alone made these kernels"
-    for name, law, words in laws:
-        yield f"  {name} ({notes.get('tiers', {}).get(name, '?')})"
-        yield from textwrap.wrap(words, 110, initial_indent="    ", subsequent_indent="    ")
-        yield from textwrap.wrap(law or "", 110, initial_indent="    ", subsequent_indent="      ")
-    for (name, reason), n in Counter((c.name, c.reason) for c in program.calls).items():
-        yield f"call of JAX: {name}{f' x{n}' if n > 1 else ''}: {reason}"
 
 
 # --- the program -------------------------------------------------------------------------------------------------

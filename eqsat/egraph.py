@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import copysign
@@ -49,10 +50,18 @@ class Saturated:
     stopped: str  # "saturated", or the budget that ended the search
     seconds: float
     growth: dict[str, int] = field(default_factory=dict)  # matches per rule
+    bypassed: dict[int, frozenset[str]] = field(
+        default_factory=dict
+    )  # rules that made no e-node of a class, only merged it (x*1 = x)
 
     @property
     def rows(self) -> int:
         return sum(map(len, self.classes.values()))
+
+    @property
+    def rows_of_rule(self) -> Counter[str]:
+        """E-nodes that each rule made."""
+        return Counter(row.rule for rows in self.classes.values() for row in rows if row.rule)
 
 
 @dataclass(frozen=True)
@@ -177,8 +186,20 @@ class Engine:
             members.sort(key=lambda r: (r.rule is not None, r.head, r.args, str(r.data)))
         root = {graph.value_to_i64(r.inputs[0]): class_of(r.output) for r in functions["Id"].rows}
         _drop_dead(classes)
+        bypassed: dict[int, set[str]] = {}
+        for r in functions["bypassed"].rows:
+            if (rule := rule_name.get(graph.value_to_i64(r.inputs[1]))) is not None:
+                bypassed.setdefault(class_of(r.inputs[0]), set()).add(rule)
         class_of_tensor = {s: root[ingest.number[s.term]] for s in ingest.region.definitions}
-        return Saturated(classes, axes, class_of_tensor, stopped, time.perf_counter() - start, growth)
+        return Saturated(
+            classes,
+            axes,
+            class_of_tensor,
+            stopped,
+            time.perf_counter() - start,
+            growth,
+            {c: frozenset(names) for c, names in bypassed.items()},
+        )
 
 
 def _drop_dead(classes: dict[int, list[Row]]) -> None:
@@ -192,7 +213,7 @@ def _drop_dead(classes: dict[int, list[Row]]) -> None:
 
 def _declarations() -> list[str]:
     """The language in egglog: a constructor per operation, analyses, and a rule per input table."""
-    texts = ["(sort T)", "(constructor Id (i64) T :unextractable)"]
+    texts = ["(sort T)", "(constructor Id (i64) T :unextractable)", "(relation bypassed (T i64))"]
     texts += ["(function axes (T) i64 :merge (& old new))", "(function dtype (T) i64 :no-merge)"]
     texts += [f"(function {f} (i64) i64 :merge old)" for f in ("map_axes", "tensor_dtype", "leaf_dtype", "extent")]
     texts += [f"(ruleset {r})" for r in ("ingest", "ana", *PHASES)]

@@ -56,9 +56,11 @@ class Pool:
         self.axes = saturated.axes
         self.classes = {c: list(rows) for c, rows in saturated.classes.items()}
         self.entities: list[Entity] = []
+        self._bypassed = saturated.bypassed
         self.known: tuple[float, tuple[Candidate, ...]] = (float("inf"), ())  # the best selection met
         self._constant = self._constant_classes()
         self._add_entities(saturated)
+        self._stored = {e.tensor for e in self.entities}
         self._cones = Cones(self.classes, self.axes, self.entities, region, device)
         self._priced: dict[tuple[Term, ...], tuple[Cost, Schedule | None]] = {}
 
@@ -129,12 +131,12 @@ class Pool:
         single = [c for e in self.entities for c in self._of_entity(e, fragments)]
         single.extend(self._climbed())
         single = [c for c in single if c.fits]
-        wanted = {n for c in single for n in c.needs} | {e.number for e in self._outputs}
+        wanted = {n for c in single for n in c.needs} | {e.number for e in self.outputs}
         combined = [*self._with_interior(single, wanted), *self._siblings(single)]
         return [*single, *(c for c in combined if c.fits)]
 
     @property
-    def _outputs(self) -> list[Entity]:
+    def outputs(self) -> list[Entity]:
         return [e for e in self.entities if e.tensor in self.region.outputs]
 
     def _of_entity(self, e: Entity, fragments: dict[int, list[Fragment]]) -> list[Candidate]:
@@ -152,6 +154,8 @@ class Pool:
         choice = self._cones.choice(fragment)
         needs = frozenset(x.number for x in self.entities if fragment.leaves & x.bit)
         rules = frozenset(row.rule for row in choice.values() if row.rule)
+        computed = (c for c, row in choice.items() if row.head != "load" or row.data[0] not in self._stored)
+        rules = rules.union(*(self._bypassed.get(c, ()) for c in computed))
         return self._priced_candidate((e,), needs, (_term(e.class_id, choice, {}),), rules)
 
     def _priced_candidate(
@@ -176,7 +180,7 @@ class Pool:
 
         Ranking by parts cannot see what only a whole selection shows (a score matrix that is never stored).
         """
-        outputs = sum(e.bit for e in self._outputs)
+        outputs = sum(e.bit for e in self.outputs)
         definitions = [e for e in self.entities if e.tensor.term is not None]
         found: dict[tuple[int, int], Candidate] = {}
         for stored in (definitions, [e for e in definitions if self._contracts(e)]):

@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 from eqsat.control import CONTROL
 from eqsat.cost import FREE, OBJECTIVES, Cost, price
 from eqsat.devices import Device, device
-from eqsat.egraph import Budget, Engine
-from eqsat.extract import choose
+from eqsat.egraph import Budget, Engine, Saturated
+from eqsat.extract import Choice, choose
 from eqsat.graph import Equation, Graph
 from eqsat.kernels import Candidate, Pool
 from eqsat.notation import Kernel, Stored, Tensor
@@ -25,6 +25,23 @@ from eqsat.schedule import schedules
 from eqsat.work import Work
 
 log = logging.getLogger("eqsat")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `optimize` was asked for: its options, and the rules that the tier admits."""
+
+    target: str
+    numerics: str
+    objective: str
+    constants: tuple[int, ...]
+    time_limit: float
+    rules: tuple[Rule, ...]
+
+    def optimize(self, graph: Graph, rules: Iterable[Rule] | None = None) -> Program:
+        """Another search with the same options, with other rules if given."""
+        options = {f.name: getattr(self, f.name) for f in fields(self)}
+        return optimize(graph, **{**options, "rules": self.rules if rules is None else tuple(rules)})
 
 
 def optimize(
@@ -56,11 +73,12 @@ def optimize(
         raise ValueError(f"numerics {numerics!r}: one of {', '.join(TIERS)} required")
     if objective not in OBJECTIVES:
         raise ValueError(f"objective {objective!r}: one of {', '.join(OBJECTIVES)} required")
-    deadline = time.perf_counter() + time_limit
+    start = time.perf_counter()
     graph = fn if isinstance(fn, Graph) else Graph.from_jax(fn, *args, **kwargs)
     admitted = select(import_module("eqsat.rules").RULES if rules is None else rules, numerics)
-    search = _Search(card, admitted, objective, deadline)
+    search = _Search(card, admitted, objective, start + time_limit)
     program = _planned(graph, search, numerics, constants)
+    program.request = Request(target, numerics, objective, tuple(constants), time_limit, admitted)
     program.notes.update(
         distinct_regions=len(search.plans),
         rules=tuple(dict.fromkeys(r for plan in search.plans.values() for r in plan.rules)),
@@ -76,11 +94,8 @@ def optimize(
 def _planned(graph: Graph, search: _Search, numerics: str, constants: Sequence[int] | None) -> Program:
     """The program of a graph, or of a loop's body, in which nothing is computed once (`constants` is None)."""
     reading = read(graph)
-    fixed = frozenset() if constants is None else _constant_tensors(graph, reading, constants)
-    steps, renamed = kept_steps(reading.steps, reading.outputs)
-    outputs = tuple(renamed.get(t, t) for t in reading.outputs)
-    parts = cut(steps, outputs, fixed)
-    log.info("read %s: %d equations, %d tensors, %d parts", graph.name, len(graph.equations), len(steps), len(parts))
+    outputs, parts = parts_of(graph, reading, constants)
+    log.info("read %s: %d equations, %d tensors, %d parts", graph.name, len(graph.equations), len(reading.steps), len(parts))
     bodies = {body: _planned(body, search, numerics, None) for e in graph.equations for body in e.bodies}
     planned: list[PlannedKernel | Call] = []
     for part in parts:
@@ -113,6 +128,14 @@ def looped(equation: Equation, costs: Sequence[Cost]) -> Cost:
     if CONTROL[equation.name].chooses:
         return max(costs, key=lambda c: c.seconds)
     return sum(costs, FREE) * (1 if equation.trips is None else equation.trips)
+
+
+def parts_of(graph: Graph, reading: Reading, constants: Sequence[int] | None) -> tuple[tuple[Tensor, ...], list[Region | Call]]:
+    """The program's output tensors, and what it is cut into: regions and calls, in program order."""
+    fixed = frozenset() if constants is None else _constant_tensors(graph, reading, constants)
+    steps, renamed = kept_steps(reading.steps, reading.outputs)
+    outputs = tuple(renamed.get(t, t) for t in reading.outputs)
+    return outputs, cut(steps, outputs, fixed)
 
 
 def _constant_tensors(graph: Graph, reading: Reading, constants: Sequence[int]) -> frozenset[Tensor]:
@@ -163,6 +186,31 @@ class RegionPlan:
         return tuple(sorted(frozenset().union(*(c.rules for c in self.kernels))))
 
 
+class Found(NamedTuple):
+    """Every stage's result for one region."""
+
+    saturated: Saturated
+    pool: Pool
+    candidates: list[Candidate]
+    choice: Choice
+    summary: str
+
+
+def search_region(engine: Engine, region: Region, card: Device, objective: str, seconds: float) -> Found:
+    """Saturate, build candidates and choose, in about `seconds` at most."""
+    start = time.perf_counter()
+    saturated = engine.saturate(region, Budget(seconds=min(3.0, seconds / 3)))
+    pool = Pool(saturated, region, card, objective)
+    candidates = pool.candidates()
+    built = time.perf_counter()
+    choice = choose(candidates, pool.outputs, min(5.0, max(1.0, seconds / 2)), pool.known)
+    summary = (
+        f"{saturated.rows} e-nodes ({saturated.stopped}, {saturated.seconds:.2f} s), {len(candidates)} candidates "
+        f"({built - start - saturated.seconds:.2f} s), choice within {choice.gap:.1%} ({time.perf_counter() - built:.2f} s)"
+    )
+    return Found(saturated, pool, candidates, choice, summary)
+
+
 class _Search:
     """Optimises each distinct region once."""
 
@@ -187,18 +235,13 @@ class _Search:
             return self._unoptimised(region, "time limit reached: kernels as written")
         if self._engine is None:
             self._engine = Engine(self.rules)
-        saturated = self._engine.saturate(region, Budget(seconds=min(3.0, remaining / 3)))
-        pool = Pool(saturated, region, self.card, self.objective)
-        candidates = pool.candidates()
-        found = time.perf_counter()
-        outputs = [e for e in pool.entities if e.tensor in region.outputs]
-        choice = choose(candidates, outputs, min(5.0, max(1.0, remaining / 2)), pool.known)
-        summary = (
-            f"{saturated.rows} e-nodes ({saturated.stopped}, {saturated.seconds:.2f} s), {len(candidates)} candidates "
-            f"({found - start - saturated.seconds:.2f} s), choice within {choice.gap:.1%} ({time.perf_counter() - found:.2f} s)"
-        )
-        log.info("region of %d tensors: %s", len(region.definitions), summary)
-        return RegionPlan(region, self._named(choice.candidates), choice.gap, summary)
+        found = search_region(self._engine, region, self.card, self.objective, remaining)
+        log.info("region of %d tensors: %s", len(region.definitions), found.summary)
+        for name, rows in found.saturated.rows_of_rule.most_common():
+            log.debug("  %s made %d e-nodes", name, rows)
+        for candidate in found.choice.candidates:
+            log.debug("  chose %s, %.2f us: %s", candidate.kernel.name, candidate.cost.seconds * 1e6, candidate.schedule)
+        return RegionPlan(region, self._named(found.choice.candidates), found.choice.gap, found.summary)
 
     def _unoptimised(self, region: Region, summary: str) -> RegionPlan:
         kernels = []

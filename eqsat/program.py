@@ -25,6 +25,8 @@ from eqsat.schedule import Schedule
 if TYPE_CHECKING:
     from os import PathLike
 
+    from eqsat.explain import Explanation
+    from eqsat.optimize import Request
     from eqsat.validate import Validation
 
 Array = Any
@@ -114,11 +116,13 @@ class Program:
         baseline: Cost,
         cost: Cost,
         notes: Mapping[str, Any] | None = None,
+        request: Request | None = None,
     ) -> None:
         self.graph, self.inputs, self.outputs = graph, inputs, outputs
         self.constants, self.steps = dict(constants), tuple(steps)
         self.target, self.numerics = target, numerics
         self.baseline, self.cost, self.notes = baseline, cost, dict(notes or {})
+        self.request = request  # None for a program that no search made
         self._prepared: tuple[tuple[Array, ...], list[Array]] | None = None
         self._compiled: dict[tuple[str, bool], Any] = {}
         self._check_order()
@@ -301,6 +305,12 @@ class Program:
 
         given = self.flat(*args, **kwargs) if args or kwargs else None
         return validate(self, given, seed=seed, level=level)
+
+    def explain(self, seconds: float = 60.0) -> Explanation:
+        """Which rules the result needed and what each is worth, what lost, why neighbours were not fused; see `eqsat.explain`."""
+        from eqsat.explain import explain
+
+        return explain(self, seconds)
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the kernels' sources, a module that runs the program without eqsat, the report and the plan."""

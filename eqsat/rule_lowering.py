@@ -93,6 +93,8 @@ class Lowering:
                 self.facts.append(f"(!= 0 (& {bits} {self.dtype(Pattern('variable', (), variable, sort))}))")
         actions: list[str] = []
         result = self.actions(right, actions)
+        if right.head == "variable":  # no row is made that could carry the tag
+            actions.append(f"(bypassed e {self.number})")
         guards = [f for g in self.rule.equation.guards for f in g.facts(self)]
         body = " ".join([match, *self.facts, *guards])
         return f'(rule ({body}) ({" ".join(actions)} (union e {result})) :ruleset {self.rule.phase} :name "{name}")'

@@ -111,15 +111,15 @@ def forms_of(done: Saturated, region: Region) -> dict[int, list[Form]]:
         for c, rows in done.classes.items():
             for row in rows:
                 if row.head != "load" or row.data[0] not in defined:
-                    _add(forms, c, row)
+                    _add(forms, c, row, done.bypassed.get(c, frozenset()))
         if {c: set(f) for c, f in forms.items()} == before:
             break
     return {c: [Form(t, tuple(sorted(rules))) for t, (_, rules) in f.items()] for c, f in forms.items()}
 
 
-def _add(forms: dict[int, dict[Term, tuple[int, frozenset[str]]]], c: int, row: Row) -> None:
+def _add(forms: dict[int, dict[Term, tuple[int, frozenset[str]]]], c: int, row: Row, bypassed: frozenset[str]) -> None:
     """Terms of one row, from those of its operands."""
-    own = frozenset([row.rule]) if row.rule else frozenset()
+    own = bypassed | {row.rule} if row.rule else bypassed
     for args in itertools.product(*(list(forms[a].items())[:4] for a in row.args)):
         term = Term(row.head, tuple(t for t, _ in args), row.data, row.dtype)
         size = 1 + sum(n for _, (n, _) in args)

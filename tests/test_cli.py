@@ -118,7 +118,7 @@ def test_explain_names_rules_with_their_laws(capsys):
     arguments = "float32[512,512] float32[512,512] float32[512]"
     assert main(["explain", "examples.matrix_chain:chain", "--args", arguments]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "rules used" in text and "associate_contraction (reassociate)" in text and "(AB)C = A(BC)" in text
+    assert "rules needed" in text and "associate_contraction +" in text and "if a does not mention k" in text
 
 
 def test_view_writes_a_page(tmp_path, capsys):
@@ -148,7 +148,7 @@ def test_rules_of_a_file_are_used(tmp_path, capsys):
     (tmp_path / "best.py").write_text("def best(x, y):\n    return (x[:, None] + y[None, :]).max(axis=1)\n")
     subject = [f"{tmp_path}/best.py:best", "--args", "float32[65536] float32[65536]", "--numerics", "fast"]
     assert main(["explain", *subject, "--rules", f"{tmp_path}/mine.py"]) == 0
-    assert "pull_term_out_of_max (fast)" in capsys.readouterr().out
+    assert "pull_term_out_of_max" in capsys.readouterr().out
     assert main(["explain", *subject, "--rules", "nothing.py"]) == 2
     assert capsys.readouterr().err.startswith("eqsat: nothing.py: a Python file of rules required")
 

@@ -1,0 +1,153 @@
+"""Which rules a region's plan needed: the search is repeated without each of them.
+
+The engine gives no proofs through its Python bindings, so need is found by leaving rules out. What a rule is worth is what the
+cheapest plan found without it costs more, all other rules being there. Rules with a trace in the plan are tried first; those that
+only made what other rules needed on the way are found by halving.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from eqsat.cost import FREE, Cost
+from eqsat.devices import Device
+from eqsat.egraph import Engine
+from eqsat.extract import Choice, choose
+from eqsat.kernels import Candidate
+from eqsat.optimize import Found, Request, search_region
+from eqsat.regions import Region
+
+log = logging.getLogger("eqsat")
+
+SAME = 1e-6  # relative difference of prices below which two plans cost the same
+SECONDS = 8.0  # of one search
+LARGEST_LOSSES = 4  # runner-up plans kept per region
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The cheapest plan without one of the kernels chosen: what it has in its place, and what it costs more."""
+
+    chosen: Candidate
+    instead: tuple[Candidate, ...]
+    more: Cost  # differences to the plan chosen; `bound` is empty
+
+
+@dataclass(frozen=True)
+class Ablated:
+    """A region's search, and the searches that leave rules out; None where the time did not suffice."""
+
+    found: Found
+    cost: Cost
+    worth: dict[str, Cost]  # by rule: what the plan without it costs more
+    replaceable: tuple[str, ...]  # rules that the plan bears a trace of, though another way costs the same
+    together: Cost | None  # what leaving all replaceable ones out costs more
+    fusion_alone: Cost | None  # what the plan without any rule costs more
+    untried: tuple[str, ...]  # rules that the time did not suffice for
+    losses: tuple[Loss, ...]
+
+
+class Ablation:
+    """Repeats the search of regions without rules until the deadline."""
+
+    def __init__(self, request: Request, card: Device, deadline: float) -> None:
+        self.request, self.card, self.deadline = request, card, deadline
+        self._engines: dict[frozenset[str], Engine] = {}
+
+    @property
+    def late(self) -> bool:
+        return time.perf_counter() > self.deadline
+
+    def search(self, region: Region, left_out: Iterable[str] = ()) -> Found:
+        """The search without some rules."""
+        key = frozenset(left_out)
+        if key not in self._engines:
+            self._engines[key] = Engine([r for r in self.request.rules if r.name not in key])
+        seconds = min(SECONDS, max(1.0, self.deadline - time.perf_counter()))
+        return search_region(self._engines[key], region, self.card, self.request.objective, seconds)
+
+    def ablate(self, region: Region, label: str) -> Ablated:
+        """Search a region again without each rule that its plan bears a trace of, then without those that fired on the way."""
+        found = self.search(region)
+        trial = _Trial(self, region, found, label)
+        alone = trial.without([r.name for r in self.request.rules])
+        used = sorted(frozenset[str]().union(*(c.rules for c in found.choice.candidates)))
+        for rule in used:
+            trial.narrow([rule])
+        replaceable = tuple(r for r in used if r not in trial.worth and r not in trial.untried)
+        together = trial.without(replaceable) if len(replaceable) > 1 else FREE
+        fired = {name.removesuffix("_back") for name in found.saturated.growth}
+        trial.narrow([r.name for r in self.request.rules if r.name in fired and r.name not in used])
+        return Ablated(found, trial.cost, trial.worth, replaceable, together, alone, tuple(trial.untried), self._losses(found))
+
+    def _losses(self, found: Found) -> tuple[Loss, ...]:
+        """The next best plans, nearest first: for each kernel chosen, the best plan without a kernel of its loads and stores."""
+        losses = []
+        for chosen in found.choice.candidates:
+            if self.late or chosen.constant:
+                continue
+            rest = [c for c in found.candidates if (c.produces, c.needs) != (chosen.produces, chosen.needs)]
+            if not {e for e in chosen.produces if e in found.pool.outputs} <= {e for c in rest for e in c.produces}:
+                continue  # nothing else makes this output
+            other = _choice(rest, found)
+            if other is not None:
+                instead = tuple(c for c in other.candidates if all(c is not d for d in found.choice.candidates))
+                losses.append(Loss(chosen, instead, difference(total(other.candidates), total(found.choice.candidates))))
+        distinct = {frozenset(map(id, loss.instead)): loss for loss in losses}
+        return tuple(sorted(distinct.values(), key=lambda loss: loss.more.seconds)[:LARGEST_LOSSES])
+
+
+class _Trial:
+    """Searches of one region without rules, against the plan with all of them."""
+
+    def __init__(self, ablation: Ablation, region: Region, found: Found, label: str) -> None:
+        self.ablation, self.region, self.found, self.label = ablation, region, found, label
+        self.cost = total(found.choice.candidates)
+        self.worth: dict[str, Cost] = {}
+        self.untried: list[str] = []
+
+    def without(self, rules: Sequence[str]) -> Cost | None:
+        """What the plan without these rules costs more (nothing, if it is as good); None if there is no time left."""
+        if self.ablation.late:
+            return None
+        log.info("explain %s: without %s", self.label, rules[0] if len(rules) == 1 else f"{len(rules)} rules")
+        other = self.ablation.search(self.region, rules).choice
+        if other.price <= self.found.choice.price * (1 + SAME):
+            return FREE
+        return difference(total(other.candidates), self.cost)
+
+    def narrow(self, rules: Sequence[str]) -> None:
+        """Find the rules of a group that are worth something each, by halving groups that are."""
+        if not rules:
+            return
+        more = self.without(rules)
+        if more is None:
+            self.untried += rules
+        elif more is not FREE and len(rules) == 1:
+            self.worth[rules[0]] = more
+        elif more is not FREE:
+            middle = len(rules) // 2
+            self.narrow(rules[:middle])
+            self.narrow(rules[middle:])
+
+
+def _choice(candidates: list[Candidate], found: Found) -> Choice | None:
+    try:
+        return choose(candidates, found.pool.outputs, 2.0)
+    except ValueError:  # no selection without the kernel
+        return None
+
+
+def total(kernels: Iterable[Candidate]) -> Cost:
+    return sum((c.cost for c in kernels), FREE)
+
+
+def difference(a: Cost, b: Cost) -> Cost:
+    return Cost(a.seconds - b.seconds, a.launches - b.launches, a.nbytes - b.nbytes, a.flops - b.flops)
+
+
+def times(cost: Cost, count: int) -> Cost:
+    return Cost(cost.seconds * count, cost.launches * count, cost.nbytes * count, cost.flops * count)

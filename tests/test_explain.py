@@ -1,0 +1,114 @@
+"""The ledger: rules leave traces, what they are worth is measured, and neighbours are apart for a reason."""
+
+from __future__ import annotations
+
+import json
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+import eqsat
+import eqsat.explain
+from eqsat.program import Program
+from eqsat.rule_trial import trial
+from examples.lora import lora
+
+
+def shape(*extents: int, dtype: str = "float32") -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(extents, dtype)
+
+
+def chain(a, b, v):
+    return (a @ b) @ v
+
+
+CHAIN = (shape(512, 512), shape(512, 512), shape(512))
+
+
+@pytest.fixture(scope="module")
+def explained() -> eqsat.explain.Explanation:
+    return eqsat.optimize(chain, *CHAIN).explain()
+
+
+def test_a_rule_whose_right_side_is_bare_leaves_a_trace():
+    program = eqsat.optimize(lambda x, y: jnp.exp(lax.mul(x, jnp.float32(1))) + lax.neg(lax.neg(y)), shape(64, 64), shape(64, 64))
+    assert program.notes["rules"] == ("mul_by_one", "negation_twice")
+    assert trial(tuple(program.request.rules), "exp(a * 1.0)").forms[0].rules == ("mul_by_one",)
+
+
+def test_a_rule_that_changed_nothing_leaves_none():
+    program = eqsat.optimize(lambda x, y: x * y, shape(64, 64), shape(64, 64))
+    assert program.notes["rules"] == ()
+
+
+def test_needed_rules_are_those_without_which_the_plan_costs_more(explained):
+    program = eqsat.optimize(chain, *CHAIN)
+    assert "associate_contraction" in explained.needed
+    worth = next(w for w in explained.rules if w.rule == "associate_contraction").more
+    without = program.request.optimize(program.graph, [r for r in program.request.rules if r.name != "associate_contraction"])
+    assert worth.seconds == pytest.approx(without.cost.seconds - program.cost.seconds)
+    assert worth.flops == without.cost.flops - program.cost.flops > 0
+
+
+def test_tiers_say_what_is_given_up(explained):
+    assert "the rounding of the inner product" in explained.tiers["reassociate"]
+
+
+def test_every_rule_that_made_an_e_node_is_counted(explained):
+    assert explained.rows["associate_contraction"] > 0
+    assert all(explained.matches.get(rule, 0) + explained.matches.get(f"{rule}_back", 0) for rule in explained.rows)
+
+
+def test_what_lost_costs_more_or_as_much(explained):
+    assert explained.lost
+    assert all(lost.more.seconds >= -1e-12 and lost.instead for lost in explained.lost)
+
+
+def test_text_and_dictionary_agree(explained):
+    facts = json.loads(json.dumps(explained.to_dict()))
+    text = str(explained)
+    assert all(rule in text for rule in facts["needed"]) and facts["after"]["seconds"] == explained.after.seconds
+    assert max(map(len, text.splitlines())) <= 120
+
+
+def test_what_one_kernel_would_compute_again_and_again_is_said():
+    program = eqsat.optimize(lambda a, b, c: jnp.exp(a @ b) @ c, *[shape(2048, 2048, dtype="bfloat16")] * 3)
+    (boundary,) = program.explain().boundaries
+    assert "us longer: exp would be computed" in boundary.reason and "times over" in boundary.reason
+    assert boundary.seconds > 0
+
+
+def test_what_does_not_fit_is_said():
+    program = eqsat.optimize(lora, *[shape(*e) for e in ((512, 256), (256, 256), (256, 8), (8, 256))])
+    (boundary,) = program.explain().boundaries
+    assert "would not fit the registers or the shared memory of h100" in boundary.reason and boundary.seconds is None
+
+
+def test_a_call_is_a_reason():
+    program = eqsat.optimize(lambda x: jnp.sort(jnp.exp(x)) * 2, shape(64, 64))
+    reasons = [b.reason for b in program.explain().boundaries]
+    assert len(reasons) == 2 and all("sort is a call of JAX" in r for r in reasons)
+
+
+def test_time_that_did_not_suffice_is_said():
+    explanation = eqsat.optimize(chain, *CHAIN).explain(seconds=0.0)
+    assert "associate_contraction" in explanation.untried and "stopped at the 0 s given" in str(explanation)
+
+
+def test_a_program_without_its_search_is_refused():
+    program = eqsat.optimize(chain, *CHAIN)
+    bare = Program(
+        program.graph,
+        program.inputs,
+        program.constants,
+        program.steps,
+        program.outputs,
+        "h100",
+        "exact",
+        program.baseline,
+        program.cost,
+    )
+    with pytest.raises(ValueError, match=r"explain chain: a program that eqsat.optimize made required"):
+        bare.explain()
