@@ -20,7 +20,7 @@ from eqsat.egraph import Row
 from eqsat.index import Axis
 from eqsat.notation import Stored
 from eqsat.regions import Region, loads_in
-from eqsat.scalars import DTYPES, SCALARS
+from eqsat.scalars import DTYPES, PART, PARTS, SCALARS
 
 KEYS = 8  # leaf sets kept per class
 PER_KEY = 2  # fragments kept per leaf set
@@ -236,10 +236,11 @@ class Cones:
         heads = [self._chosen(part.nodes, x) for x in (a, b)]
         sources = [self._chosen(part.nodes, h.args[0]) if h.head == "cast" else h for h in heads]
         narrow = {x.dtype for x in sources}
-        dtype = narrow.pop() if len(narrow) == 1 else product_row.dtype
+        products = PARTS if narrow == {"float32", PART} and PART in self.device.tensor_flops else 1
+        dtype = PART if products > 1 else narrow.pop() if len(narrow) == 1 else product_row.dtype
         computed = sum(x.head != "load" for x in sources)
         rate = self.device.contraction_flops(dtype) * (COMPUTED if dtype in self.device.tensor_flops else 0.99) ** computed
-        return 2 * volume / rate - 2 * volume / (self.device.vector_flops / 2)
+        return 2 * volume * products / rate - 2 * volume / (self.device.vector_flops / 2)
 
     def _chosen(self, nodes: int, c: int) -> Row:
         """The e-node that a fragment takes for a class."""

@@ -163,7 +163,8 @@ class _Pricing:
             efficiency = self.device.tensor_efficiency * np.minimum(1.0, intensity / 48.0)
             if c.dtype in self.device.tensor_flops:
                 efficiency = efficiency * COMPUTED**c.computed
-            total = total + 2 * self.executed(c.scope, c.passes) / (peak * efficiency)
+            products = c.products if c.dtype in self.device.tensor_flops else 1
+            total = total + products * 2 * self.executed(c.scope, c.passes) / (peak * efficiency)
         return total
 
     def unit_seconds(self, unit: str, rate: float) -> np.ndarray:
@@ -189,7 +190,9 @@ class _Pricing:
         operand, unrolled, scalar_dots = 0.0 * self.one, 0.0 * self.one, False
         for c in self.work.contractions:
             nbytes = (self.block(c.rows | {c.k}) + self.block(c.columns | {c.k})) * DTYPES[c.dtype].nbytes
-            operand = operand + nbytes
+            operand = operand + c.products * nbytes
+            if c.split:
+                accumulators = accumulators + self.block(c.rows | c.columns) * 4  # the sum of the small parts
             if c.dtype not in self.device.tensor_flops:
                 scalar_dots = True
                 unrolled = unrolled + 3 * nbytes * bool(c.computed)

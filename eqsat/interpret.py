@@ -15,7 +15,7 @@ import numpy as np
 
 from eqsat.index import Axis, Dynamic, Index, Quotient
 from eqsat.numpy_lax import jnp, lax
-from eqsat.scalars import DTYPES, REDUCTIONS, SCALARS
+from eqsat.scalars import DTYPES, PART, REDUCTIONS, SCALARS
 from eqsat.tile import (
     Cast,
     Compute,
@@ -199,8 +199,9 @@ class _Machine:
         return np.asarray(losing.reduce(values[s.arg], axis=s.arg.axes.index(s.axis), dtype=s.out.dtype))
 
     def dot(self, s: Dot, values: Mapping[Value, Array]) -> Array:
-        if s.a.dtype != s.b.dtype or min(self.shape(s.a.axes) + self.shape(s.b.axes)) < 16:
-            raise ValueError(f"dot of {s.a} and {s.b}: operands have one dtype and tiles of at least 16")
+        alike = s.a.dtype == s.b.dtype or {s.a.dtype, s.b.dtype} == {"float32", PART}
+        if not alike or min(self.shape(s.a.axes) + self.shape(s.b.axes)) < 16:
+            raise ValueError(f"dot of {s.a} and {s.b}: operands of one dtype, or {PART} beside float32, and tiles of at least 16")
         a, b = (np.moveaxis(values[v], v.axes.index(s.axis), d).astype(s.out.dtype) for v, d in ((s.a, 1), (s.b, 0)))
         product = a @ b
         axes = tuple(x for v in (s.a, s.b) for x in v.axes if x != s.axis)

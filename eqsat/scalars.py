@@ -59,6 +59,11 @@ def is_integer(dtype: str) -> bool:
     return DTYPES[dtype].kind in ("int", "uint")
 
 
+# A float32 number is the sum of so many numbers of a narrow dtype, whose products are exact in float32: matrix instructions
+# multiply by float32 in full precision where the other operand is narrow.
+PART, PARTS = "bfloat16", 3
+
+
 def widens_exactly(source: str, target: str) -> bool:
     """True if every value of `source` is a value of `target`, so that the cast rounds nothing."""
     if source == target:

@@ -120,8 +120,9 @@ class Reduce:
 class Dot:
     """out = acc + sum over `axis` of a * b, in out.dtype (float32, float64 or int32); acc may be None.
 
-    a has axes {m, axis} and b {axis, n} in any order, each of tile >= 16; out has {m, n}. Operand dtypes are equal.
-    float32 operands multiply in full precision, never TF32.
+    a has axes {m, axis} and b {axis, n} in any order, each of tile >= 16; out has {m, n}. Operand dtypes are equal,
+    or float32 beside bfloat16. float32 operands multiply in full precision, never TF32: beside bfloat16 matrix instructions
+    do that, since a float32 number is the sum of three bfloat16 ones (`PARTS`) and products of bfloat16 numbers are exact.
     """
 
     out: Value

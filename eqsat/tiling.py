@@ -13,7 +13,7 @@ from math import inf, nan
 
 from eqsat.index import Axis, Index
 from eqsat.notation import Kernel, Stored, Term, cast, const, const_value, pos, rebuild, reduce, scalar, substitute
-from eqsat.scalars import DTYPES, REDUCTIONS, is_float
+from eqsat.scalars import DTYPES, PART, REDUCTIONS, is_float
 from eqsat.schedule import Schedule
 from eqsat.tile import TileAxis
 
@@ -232,6 +232,8 @@ class Tiling:
             a, b = a.args[0], b.args[0]
         elif body.dtype == "int32":
             return None
+        else:  # beside float32 a bfloat16 operand stays as it is: the dot takes the other in parts
+            a, b = (x.args[0] if _narrow(x) == PART else x for x in (a, b))
         return self._zeroed(a, axis), self._zeroed(b, axis)
 
     def _zeroed(self, term: Term, axis: Axis) -> Term:

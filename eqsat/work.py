@@ -9,9 +9,10 @@ from math import prod
 
 from eqsat.index import Axis, Index
 from eqsat.notation import Kernel, Tensor, Term
-from eqsat.scalars import DTYPES, SCALARS
+from eqsat.scalars import DTYPES, PART, PARTS, SCALARS
 
 RESIDENT_K = 128  # a contracted axis up to this extent is held whole
+SPLITTING = 8  # operations that take a float32 number apart
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,13 @@ class Contraction:
     dtype: str  # of the operands as the hardware sees them
     scope: frozenset[Axis]
     computed: int  # operands that are more than a load, and are made anew in each pass of a loop
+    split: frozenset[Axis] = frozenset()  # axes of the float32 operand that is taken in narrow parts
     passes: int = 1  # as in Read
+
+    @property
+    def products(self) -> int:
+        """Matrix products that it takes."""
+        return PARTS if self.split else 1
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,9 @@ class Work:
                 continue
             row = SCALARS.get(t.head)
             total[scope, row.unit if row else "vector", passes] += row.weight if row else 1.0
+        for c in self.contractions:
+            if c.split:
+                total[c.split, "vector", c.passes] += SPLITTING
         return dict(total)
 
     @cached_property
@@ -132,30 +142,29 @@ def contraction(t: Term) -> Contraction | None:
     if t.head == "reduce" and t.data[0] == "sum" and t.args[0].head == "mul":
         a, b = t.args[0].args
         k = t.data[1]
-        dtype = _operand_dtype(a, b)
+        dtypes = _operand_dtype(a), _operand_dtype(b)
     elif t.head == "online":
         a, b = t.args
         k = t.data[0]
-        dtype = t.data[1] if _operand_dtype(b, b) == t.data[1] else "float32"
+        dtypes = t.data[1], _operand_dtype(b)
     else:
         return None
     rows, columns = a.axes - b.axes - {k}, b.axes - a.axes - {k}
     if not rows or not columns or k not in a.axes or k not in b.axes:
         return None
+    dtype, split = dtypes[0] if len(set(dtypes)) == 1 else a.dtype, frozenset[Axis]()
+    if set(dtypes) == {"float32", PART}:
+        dtype, split = PART, (a, b)[dtypes.index("float32")].axes
     computed = [x for x in (a, b) if (x.args[0] if x.head == "cast" and x.args[0].dtype == dtype else x).head != "load"]
     if DTYPES[dtype].nbytes >= 4:  # multiply-adds unroll, so every computed operand costs registers
         return Contraction(t, rows, columns, k, dtype, a.axes | b.axes, len(computed))
     varying = sum(any(axis.name.startswith("r") and (axis != k or k.extent > RESIDENT_K) for axis in x.axes) for x in computed)
-    return Contraction(t, rows, columns, k, dtype, a.axes | b.axes, varying)
+    return Contraction(t, rows, columns, k, dtype, a.axes | b.axes, varying, split)
 
 
-def _operand_dtype(a: Term, b: Term) -> str:
-    """The dtype that matrix hardware sees: the source of exact widening casts where both operands agree."""
-    sources = {
-        x.args[0].dtype if x.head == "cast" and DTYPES[x.args[0].dtype].nbytes < DTYPES[x.dtype].nbytes else x.dtype
-        for x in (a, b)
-    }
-    return sources.pop() if len(sources) == 1 else a.dtype
+def _operand_dtype(x: Term) -> str:
+    """The dtype that matrix hardware could see: the source of a widening cast."""
+    return x.args[0].dtype if x.head == "cast" and DTYPES[x.args[0].dtype].nbytes < DTYPES[x.dtype].nbytes else x.dtype
 
 
 def _passes(kernel: Kernel) -> dict[Term, int]:

@@ -145,7 +145,7 @@ class Printer:
         axes = self.axes_of[s.acc] if s.acc else s.out.axes
         left, right = (s.a, s.b) if axes[0] in s.a.axes else (s.b, s.a)
         x, y = self._permuted(left, axes[0], s.axis), self._permuted(right, s.axis, axes[1])
-        precision = ", precision=lax.Precision.HIGHEST" if left.dtype == "float32" else ""
+        precision = ", precision=lax.Precision.HIGHEST" if "float32" in (left.dtype, right.dtype) else ""
         text = f"jnp.dot({x}, {y}, preferred_element_type={dtype_name(s.out.dtype)}{precision})"
         return self._assign(s.out, f"{self.text_of[s.acc]} + {text}" if s.acc else text, axes)
 

@@ -29,8 +29,9 @@ from eqsat.tile import (
     grouped_axes,
 )
 
+from .parts import helper
 from .plan import Plan
-from .source import HELPER
+from .source import COMBINE
 from .text import bare, docstring, identifier, is_primary, literal, one_argument, primary, shape_text
 
 LINE = 118  # characters; a longer call is written with one argument a line
@@ -381,7 +382,7 @@ class _Printer:
 
     def combine(self, op: str) -> str:
         """A helper function for a reduction that Triton has no name for."""
-        name = HELPER + REDUCTIONS[op].combine
+        name = COMBINE + REDUCTIONS[op].combine
         expression = bare(SCALARS[REDUCTIONS[op].combine].triton.format("a", "b"))
         self.helpers[name] = f"@triton.jit\ndef {name}(a, b):\n    return {expression}"
         return name
@@ -397,6 +398,10 @@ class _Printer:
                 return self.line(
                     f"{target}{' + '.join([*acc, f'tl.dot({bare(operands[0])}, {bare(operands[1])}).to(tl.int32)'])}"
                 )
+        if left.dtype != right.dtype:
+            name, text = helper("a" if left.dtype == "float32" else "b")
+            self.helpers[name] = text
+            return self.call(target, name, [*operands, *(acc or ["None"])])
         options = []
         if s.a.dtype == "float32":
             options.append('input_precision="ieee"')  # full float32 products, not TF32

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-HELPER = "_combine_"  # how the names of helper functions in emitted text begin
+COMBINE, DOT = "_combine_", "_dot_"  # how the names of helper functions in emitted text begin
 
 
 @lru_cache(maxsize=256)
@@ -36,7 +36,7 @@ def kernel(module: ModuleType) -> Any:
     from triton.runtime.jit import JITFunction
 
     functions = [f for f in vars(module).values() if isinstance(f, JITFunction)]
-    found = [f for f in functions if f.fn.__module__ == module.__name__ and not f.fn.__name__.startswith(HELPER)]
+    found = [f for f in functions if f.fn.__module__ == module.__name__ and not f.fn.__name__.startswith((COMBINE, DOT))]
     if len(found) != 1:
         raise ValueError(f"{module.__name__}: one public kernel expected, found {[f.__name__ for f in found]}")
     return found[0]
