@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from eqsat.schedule import Schedule
 if TYPE_CHECKING:
     from os import PathLike
 
+    from eqsat.bisection import Bisection
     from eqsat.explain import Explanation
     from eqsat.optimize import Request
     from eqsat.validate import Validation
@@ -79,6 +80,7 @@ class PlannedKernel:
 
 
 Step = PlannedKernel | Call
+Launch = Callable[[PlannedKernel, list[Array]], Sequence[Array]]  # runs one kernel
 
 
 @dataclass(frozen=True)
@@ -229,10 +231,13 @@ class Program:
         self._run_steps([s for s in self.steps if not _is_constant(s)], values)
         return [values[t] for t in self.outputs]
 
-    def inline(self, *flat: Array) -> list[Array]:
-        """The flat outputs, step after step with nothing compiled apart: how a loop runs its body; traceable."""
+    def inline(self, *flat: Array, launch: Launch | None = None) -> list[Array]:
+        """The flat outputs, step after step with nothing compiled apart: how a loop runs its body; traceable.
+
+        `launch` runs the kernels outside of loops in place of what this machine would run them by.
+        """
         values = self._values(list(self.constants.values()), list(flat))
-        self._run_steps(self.steps, values)
+        self._run_steps(self.steps, values, launch)
         return [values[t] for t in self.outputs]
 
     def _evaluate_once(self, constants: list[Array], flat: list[Array]) -> list[Array]:
@@ -245,11 +250,11 @@ class Program:
         values.update(zip(self.constants, constants, strict=True))
         return values
 
-    def _run_steps(self, steps: Sequence[Step], values: dict[Tensor, Array]) -> None:
-        run = runner(self.target)
+    def _run_steps(self, steps: Sequence[Step], values: dict[Tensor, Array], launch: Launch | None = None) -> None:
+        run: Launch = launch or runner(self.target)
         for step in steps:
             if isinstance(step, Call):
-                results = step.run([values[x] if isinstance(x, Tensor) else x for x in step.inputs])
+                results: Sequence[Array] = step.run([values[x] if isinstance(x, Tensor) else x for x in step.inputs])
             else:
                 results = run(step, [values[t] for t in step.inputs])
             values.update(zip(step.outputs, results, strict=True))
@@ -311,6 +316,14 @@ class Program:
         from eqsat.explain import explain
 
         return explain(self, seconds)
+
+    def bisect(
+        self, reference: Any = None, *args: Any, tolerance: float | None = None, seed: int = 0, **kwargs: Any
+    ) -> Bisection:
+        """The first stage or rule that takes an output out of tolerance, on random inputs or on `args`; see `eqsat.bisection`."""
+        from eqsat.bisection import bisect
+
+        return bisect(self, reference, self.flat(*args, **kwargs) if args or kwargs else None, tolerance=tolerance, seed=seed)
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the kernels' sources, a module that runs the program without eqsat, the report and the plan."""
