@@ -20,6 +20,7 @@ and every edge has `positions`, the operand positions that it fills. A graph mad
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -29,6 +30,8 @@ import jax.extend.core as jex
 import numpy as np
 
 from eqsat import control, names
+
+_WIDE = {"int64", "uint64", "float64", "complex128"}
 
 
 class Source(NamedTuple):
@@ -155,6 +158,15 @@ class Graph:
         return onnx.read(source, inputs=inputs, dims=dims, constants=constants)
 
     @staticmethod
+    def from_torch(
+        source: Any, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None, *, mutations: bool = False
+    ) -> Graph:
+        """Import a `torch.nn.Module` or `torch.export.ExportedProgram` for example inputs; as in `eqsat.frontends.torch.read`."""
+        from eqsat.frontends import torch
+
+        return torch.read(source, args, kwargs, mutations=mutations)
+
+    @staticmethod
     def from_networkx(graph: Any) -> Graph:
         """Build from a directed graph of operations; the module describes its attributes."""
         from eqsat import networks
@@ -172,10 +184,24 @@ class Graph:
         """A unique, valid identifier for each variable."""
         return names.assign(self)
 
+    @cached_property
+    def wide(self) -> bool:
+        """True if a value has 64-bit numbers, which JAX has only in its 64-bit mode."""
+        made = (v for e in self.equations for v in e.outputs)
+        return any(str(getattr(v.aval, "dtype", "")) in _WIDE for v in (*self.inputs, *self.constants, *made, *self.outputs))
+
+    def mode(self) -> AbstractContextManager[Any]:
+        """JAX's 64-bit mode if the program needs it; to run it in."""
+        return jax.enable_x64(True) if self.wide else nullcontext()
+
     def evaluate(self, *flat: Any) -> list[Any]:
         """The outputs for flat arguments, one equation after the other; traceable."""
         if len(flat) != len(self.inputs):
             raise TypeError(f"{self.name}: takes {len(self.inputs)} flat arguments, got {len(flat)}")
+        with self.mode():
+            return self._evaluate(flat)
+
+    def _evaluate(self, flat: Sequence[Any]) -> list[Any]:
         known: dict[Any, Any] = {**self.constants, **dict(zip(self.inputs, flat, strict=True))}
 
         def value(atom: Variable | Literal) -> Any:

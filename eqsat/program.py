@@ -193,6 +193,10 @@ class Program:
 
     def flat(self, *args: Any, **kwargs: Any) -> list[Array]:
         """The arguments as a flat list of arrays; raises TypeError or ValueError where they do not fit."""
+        with self.graph.mode():
+            return self._flat(args, kwargs)
+
+    def _flat(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Array]:
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
         if tree != self.graph.in_tree:
             raise TypeError(
@@ -215,7 +219,8 @@ class Program:
 
     def run(self, *flat: Array) -> list[Array]:
         """The flat outputs for flat arguments of the right shapes."""
-        return self._jit("_evaluate", list(self.constants.values()), list(flat), self._once(flat))
+        with self.graph.mode():
+            return self._jit("_evaluate", list(self.constants.values()), list(flat), self._once(flat))
 
     def _jit(self, method: str, *args: list[Array]) -> list[Array]:
         """Run a method compiled; only a jit that is not inside another may keep XLA from dropping roundings."""
