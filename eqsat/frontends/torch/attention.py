@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -83,9 +82,5 @@ def flash_attention_backward(
 ) -> tuple[Array, ...]:  # fmt: skip
     _undropped(node, dropout_p)
     wide = opmath(query.dtype)
-    y, back = jax.vjp(
-        lambda q, k, v: attend(q, k, v, attn_mask, is_causal, scale), *(cast(x, wide) for x in (query, key, value))
-    )
+    y, back = jax.vjp(lambda q, k, v: attend(q, k, v, attn_mask, is_causal, scale), *(cast(x, wide) for x in (query, key, value)))
     return tuple(cast(g, x.dtype) for g, x in zip(back(cast(grad_out, y.dtype)), (query, key, value), strict=True))
-
-

@@ -21,13 +21,14 @@ def _unary(function: Callable[..., Array]) -> Callable[..., Array]:
     return apply
 
 
-for _name, _function in {
+_UNARY: dict[str, Callable[..., Array]] = {
     "acos": jnp.arccos, "acosh": jnp.arccosh, "asin": jnp.arcsin, "asinh": jnp.arcsinh, "atan": jnp.arctan, "atanh": jnp.arctanh,
     "ceil": jnp.ceil, "cos": jnp.cos, "cosh": jnp.cosh, "erf": lax.erf, "erfc": lax.erfc, "exp": jnp.exp, "expm1": jnp.expm1,
     "floor": jnp.floor, "log": jnp.log, "log10": jnp.log10, "log1p": jnp.log1p, "log2": jnp.log2, "neg": jnp.negative,
     "sin": jnp.sin, "sinh": jnp.sinh, "sqrt": jnp.sqrt, "tan": jnp.tan, "tanh": jnp.tanh, "trunc": jnp.trunc,
     "sign": jnp.sign, "erfinv": lax.erf_inv, "lgamma": lax.lgamma, "digamma": lax.digamma, "exp2": jnp.exp2,
-}.items():  # fmt: skip
+}  # fmt: skip
+for _name, _function in _UNARY.items():
     op(_name)(_unary(_function))
 
 
@@ -143,7 +144,7 @@ def _times(x: Array, y: Array) -> Array:
     return jnp.logical_and(x, y) if x.dtype == bool else x * y
 
 
-for _names, _function in {
+_BINARY: dict[tuple[str, ...], Callable[..., Array]] = {
     ("add.Tensor", "add.Scalar"): _plus,
     ("sub.Tensor", "sub.Scalar"): jnp.subtract,
     ("mul.Tensor", "mul.Scalar"): _times,
@@ -158,7 +159,8 @@ for _names, _function in {
     ("bitwise_xor.Tensor", "bitwise_xor.Scalar"): jnp.bitwise_xor,
     ("bitwise_left_shift.Tensor", "bitwise_left_shift.Tensor_Scalar"): jnp.left_shift,
     ("bitwise_right_shift.Tensor", "bitwise_right_shift.Tensor_Scalar"): jnp.right_shift,
-}.items():
+}
+for _names, _function in _BINARY.items():
     op(*_names)(_binary(_function))
 
 
@@ -219,17 +221,16 @@ def _comparison(function: Callable[..., Array]) -> Callable[..., Array]:
     return apply
 
 
-for _name, _function in {
+_COMPARISONS: dict[str, Callable[..., Array]] = {
     "eq": jnp.equal, "ne": jnp.not_equal, "lt": jnp.less, "le": jnp.less_equal, "gt": jnp.greater, "ge": jnp.greater_equal,
-}.items():  # fmt: skip
+}  # fmt: skip
+for _name, _function in _COMPARISONS.items():
     op(f"{_name}.Tensor", f"{_name}.Scalar")(_comparison(_function))
 
-for _name, _function in {"logical_and": jnp.logical_and, "logical_or": jnp.logical_or, "logical_xor": jnp.logical_xor}.items():
 
-    def _logical(node: Node, self: Array, other: Array, function: Callable[..., Array] = _function) -> Array:
-        return function(cast(self, bool), cast(other, bool))
-
-    op(_name)(_logical)
+@op("logical_and", "logical_or", "logical_xor")
+def logical(node: Node, self: Array, other: Array) -> Array:
+    return getattr(jnp, node.op.removesuffix(".default"))(cast(self, bool), cast(other, bool))
 
 
 @op("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")

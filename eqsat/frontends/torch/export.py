@@ -134,9 +134,7 @@ def _export(module: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any
             return torch.export.export(module, given[0], given[1] or None)
     except Exception as error:
         reason = str(error).strip().split("\n")[0]
-        raise TorchError(
-            f"{name}: a module that torch.export takes required, got {type(error).__name__}: {reason}"
-        ) from error
+        raise TorchError(f"{name}: a module that torch.export takes required, got {type(error).__name__}: {reason}") from error
 
 
 def _check(program: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -144,11 +142,15 @@ def _check(program: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any
     expected = program.call_spec.in_spec
     order = expected.child(1).context
     if len(args) != len(expected.child(0).children()) or set(order) != set(kwargs):
-        wanted = f"{len(expected.child(0).children())} positional and {list(order)} by keyword"
-        raise TypeError(f"{name}: example arguments {wanted} required, got {len(args)} and {list(kwargs)}")
+        stated = f"{len(expected.child(0).children())} positional and {list(order)} by keyword"
+        raise TypeError(f"{name}: example arguments {stated} required, got {len(args)} and {list(kwargs)}")
     leaves, tree = pytree.tree_flatten((args, {key: kwargs[key] for key in order}))
     if tree != expected:
         raise TypeError(f"{name}: example arguments of structure {expected} required, got {tree}")
+    _check_sizes(program, name, leaves)
+
+
+def _check_sizes(program: Any, name: str, leaves: Sequence[Any]) -> None:
     placeholders = {n.name: n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"}
     specs = [s for s in program.graph_signature.input_specs if s.kind == InputKind.USER_INPUT]
     for leaf, spec in zip(leaves, specs, strict=True):

@@ -133,7 +133,7 @@ def scatter_reduce(
 def _bounds(dtype: Any) -> tuple[Any, Any]:
     if jnp.issubdtype(dtype, jnp.floating):
         return float("-inf"), float("inf")
-    return (False, True) if dtype == bool else (int(jnp.iinfo(dtype).min), int(jnp.iinfo(dtype).max))
+    return (False, True) if jnp.dtype(dtype) == np.dtype(bool) else (int(jnp.iinfo(dtype).min), int(jnp.iinfo(dtype).max))
 
 
 @op("masked_scatter")

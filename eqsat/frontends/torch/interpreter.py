@@ -16,7 +16,18 @@ from eqsat.frontends.torch.tensors import array_of, dtype_of
 
 IGNORED = (torch.device, torch.layout, torch.memory_format)
 IGNORED_NAMES = {"device", "layout", "memory_format", "pin_memory", "non_blocking"}
-RANDOM = {"native_dropout", "dropout", "bernoulli", "rand", "randn", "rand_like", "randn_like", "randint", "randperm", "multinomial"}
+RANDOM = {
+    "native_dropout",
+    "dropout",
+    "bernoulli",
+    "rand",
+    "randn",
+    "rand_like",
+    "randn_like",
+    "randint",
+    "randperm",
+    "multinomial",
+}
 STRIDED = {"as_strided.default", "as_strided_copy.default", "sym_stride.int"}
 
 
@@ -168,12 +179,14 @@ def _branch(interpreter: Interpreter, chosen: Any, then: Any, otherwise: Any, op
 def _loop(
     interpreter: Interpreter, goes_on: Any, body: Any, carried: Sequence[Any], other: Sequence[Any] = ()
 ) -> list[Any]:  # fmt: skip
-    def step(values: Sequence[Any]) -> list[Any]:
+    def step(values: Any) -> list[Any]:
         results = interpreter.run([*values, *other], body)
         return [jnp.asarray(r).astype(v.dtype) for r, v in zip(results, values, strict=True)]
 
-    start = [jnp.asarray(v) for v in carried]
-    return list(lax.while_loop(lambda v: jnp.reshape(interpreter.run([*v, *other], goes_on)[0], ()), step, start))
+    def holds(values: Any) -> Array:
+        return jnp.reshape(interpreter.run([*values, *other], goes_on)[0], ())
+
+    return list(lax.while_loop(holds, step, [jnp.asarray(v) for v in carried]))
 
 
 def _inlined(interpreter: Interpreter, _enabled: bool, body: Any, *operands: Any) -> list[Any]:

@@ -81,7 +81,9 @@ def _taken(x: Array, w: Windows, fill: Any) -> Array:
     lead = x.ndim - count
     library = np if isinstance(x, np.ndarray) else jnp
     padded = library.pad(x, [(0, 0)] * lead + w.pads, constant_values=fill)
-    outs = [(n - (k - 1) * d - 1) // s + 1 for n, k, d, s in zip(padded.shape[lead:], w.sizes, w.dilations, w.strides, strict=True)]
+    outs = [
+        (n - (k - 1) * d - 1) // s + 1 for n, k, d, s in zip(padded.shape[lead:], w.sizes, w.dilations, w.strides, strict=True)
+    ]
     parts = []
     for place in np.ndindex(*w.sizes):
         where = tuple(

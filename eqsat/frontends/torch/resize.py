@@ -14,10 +14,10 @@ def _targets(x: Array, output_size: Any, scales: Any) -> list[tuple[int, int, fl
     """For each of the last axes: its number, its new size, and the step between outputs in inputs."""
     count = x.ndim - 2
     factors = [None] * count if scales is None else list(scales)
-    sizes = [int(np.floor(n * f)) for n, f in zip(x.shape[2:], factors, strict=True)] if output_size is None else list(output_size)
-    return [
-        (a + 2, m, x.shape[a + 2] / m if f is None else 1 / f) for a, (m, f) in enumerate(zip(sizes, factors, strict=True))
-    ]
+    sizes = (
+        [int(np.floor(n * f)) for n, f in zip(x.shape[2:], factors, strict=True)] if output_size is None else list(output_size)
+    )
+    return [(a + 2, m, x.shape[a + 2] / m if f is None else 1 / f) for a, (m, f) in enumerate(zip(sizes, factors, strict=True))]
 
 
 def _float32(step: float) -> np.ndarray:
@@ -43,8 +43,8 @@ def linear(node: Node, input: Array, output_size: Any, align_corners: bool, scal
 
 def _positions(x: Array, axis: int, size: int, step: float, align_corners: bool) -> np.ndarray:
     """Where in the input each output lies, in the dtype in which torch works it out."""
-    real = np.float64 if x.dtype == np.float64 else np.float32
-    out = np.arange(size, dtype=real)
+    real: Any = np.float64 if x.dtype == np.float64 else np.float32
+    out: Any = np.arange(size, dtype=real)
     if align_corners:
         return out * real((x.shape[axis] - 1) / (size - 1) if size > 1 else 0)
     return np.maximum((out + real(0.5)) * real(step) - real(0.5), real(0))
@@ -58,5 +58,3 @@ def _mixed(x: Array, axis: int, places: np.ndarray) -> Array:
     low = jnp.take(x, first, axis=axis, mode="clip")
     high = jnp.take(x, np.minimum(first + 1, last), axis=axis, mode="clip")
     return low * (1 - share) + high * share
-
-

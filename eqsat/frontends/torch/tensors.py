@@ -1,4 +1,4 @@
-"""Tensors of torch as arrays of JAX and back, sharing memory where both allow it. All of it needs 64-bit JAX for 64-bit dtypes."""
+"""Tensors of torch as arrays of JAX and back, sharing memory where both allow it; 64-bit dtypes need JAX's 64-bit mode."""
 
 from __future__ import annotations
 
