@@ -59,7 +59,7 @@ def zeros_like(node: Node, self: Array, *, dtype: Any = None) -> Array:
     return filled(self.shape, 0, node.dtype)
 
 
-@op("arange.start_step", "prims.iota.default")
+@op("arange.start_step")
 def arange(node: Node, start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None) -> Array:
     """start + n * step, computed in float64 or int64 as torch does."""
     count = max(0, math.ceil((end - start) / step))

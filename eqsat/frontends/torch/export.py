@@ -67,10 +67,8 @@ class Exported:
         return tuple(args), {key: value for key, value in kwargs.items() if key in self.kwargs}
 
     def placeholders(self, args: Sequence[Any], kwargs: Mapping[str, Any], constants: Mapping[str, Any]) -> list[Any]:
-        """A value for each placeholder of the graph."""
-        order = {key: n for n, key in enumerate(self.program.call_spec.in_spec.child(1).context)}
-        given = sorted({**kwargs, **self.fixed}.items(), key=lambda item: order[item[0]])
-        leaves = iter(pytree.tree_leaves((tuple(args), dict(given))))
+        """A value for each placeholder of the graph. The keys of dictionaries may come in another order than at export."""
+        leaves = iter(self.program.call_spec.in_spec.flatten_up_to((tuple(args), {**kwargs, **self.fixed})))
         values = []
         for spec in self.program.graph_signature.input_specs:
             if spec.kind in TENSORS:
@@ -103,12 +101,9 @@ def exported(source: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] 
     """Export a module for example inputs, or take an exported program; then decompose what has no row."""
     name = _name(source)
     if isinstance(source, torch.export.ExportedProgram):
-        program = source
         if args is None and kwargs is None and source.example_inputs is not None:
             args, kwargs = source.example_inputs
-    elif isinstance(source, torch.nn.Module):
-        program = _export(source, name, tuple(args or ()), dict(kwargs or {}))
-    else:
+    elif not isinstance(source, torch.nn.Module):
         raise TypeError(
             f"Graph.from_torch: a torch.nn.Module or torch.export.ExportedProgram required, got {type(source).__name__}"
         )
@@ -120,6 +115,7 @@ def exported(source: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] 
             raise TypeError(
                 f"{name}: tensors required as arguments, got {leaf!r}; pass it by keyword, or bind it in a module around this one"
             )
+    program = source if isinstance(source, torch.export.ExportedProgram) else _export(source, name, args, kwargs)
     _check(program, name, args, {**free, **fixed})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -140,13 +136,12 @@ def _export(module: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any
 def _check(program: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Example inputs must have the structure and the fixed sizes that the program was exported with."""
     expected = program.call_spec.in_spec
-    order = expected.child(1).context
-    if len(args) != len(expected.child(0).children()) or set(order) != set(kwargs):
-        stated = f"{len(expected.child(0).children())} positional and {list(order)} by keyword"
-        raise TypeError(f"{name}: example arguments {stated} required, got {len(args)} and {list(kwargs)}")
-    leaves, tree = pytree.tree_flatten((args, {key: kwargs[key] for key in order}))
-    if tree != expected:
-        raise TypeError(f"{name}: example arguments of structure {expected} required, got {tree}")
+    try:
+        leaves = expected.flatten_up_to((args, kwargs))
+    except ValueError as error:
+        stated = f"{len(expected.child(0).children())} positional and {list(expected.child(1).context)} by keyword"
+        reason = str(error).split("\n")[0]
+        raise TypeError(f"{name}: example arguments as exported required, {stated}; got others: {reason}") from error
     _check_sizes(program, name, leaves)
 
 

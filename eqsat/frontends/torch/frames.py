@@ -35,5 +35,5 @@ def _caller(source: Source) -> Callable[..., Any]:
     def caller(function: Any, args: Any, kwargs: Any) -> Any: return function(*args, **kwargs)  # fmt: skip  # noqa: E704
 
     name = source.function if source.function.isidentifier() else "forward"
-    caller.__code__ = caller.__code__.replace(co_filename=source.file, co_firstlineno=source.line, co_name=name)
+    caller.__code__ = caller.__code__.replace(co_filename=source.file, co_firstlineno=source.line, co_name=name, co_qualname=name)
     return caller
