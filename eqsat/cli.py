@@ -227,6 +227,42 @@ def explain(
     print(json.dumps(explanation.to_dict(), indent=1) if as_json else explanation)
 
 
+@app.command(epilog="Example: eqsat reduce mine.py:f --args 'float32[64,32]' --rules my_rules.py -o test_reduced.py")
+def reduce(
+    subject: Subject,
+    args: Args = "",
+    target: Target = "h100",
+    numerics: Numerics = "reassociate",
+    objective: Objective = "time",
+    rules: Rules = "",
+    constants: Constants = "",
+    time_limit: TimeLimit = 30.0,
+    engine: Annotated[
+        str,
+        typer.Option(metavar="ENGINE", help="meaning, compiled, tiles, triton or pallas: what runs it (the first that fails)."),
+    ] = "",
+    seed: Annotated[int, typer.Option(help="Of the random inputs.")] = 0,
+    seconds: Annotated[float, typer.Option(metavar="SECONDS", help="Afterwards, the smallest program so far.")] = 300.0,
+    out: Annotated[str, typer.Option("--out", "-o", metavar="FILE", help="Where to write the pytest file.")] = "test_reduced.py",
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Shrink a program that fails to the smallest that fails in the same way, and write it as a pytest file."""
+    from eqsat.reduction import reduce as reduced_by
+    from eqsat.reduction_text import test_text
+
+    if Path(out).exists():
+        raise ValueError(f"{out}: a new file required, this one exists; choose another with -o")
+    options = {"target": target, "numerics": numerics, "objective": objective, "time_limit": time_limit}
+    program = _optimized(subject, args, constants, rules, quiet, verbose, **options)
+    assert program.request is not None
+    with _progress(f"reducing {subject}", quiet, verbose):
+        found = reduced_by(program.graph, program.request, engine, seed=seed, seconds=seconds)
+    Path(out).write_text(test_text(found), encoding="utf-8")
+    if not quiet:
+        print(f"{found}\nwrote {out}")
+
+
 @app.command(epilog="Example: eqsat view examples.softmax:softmax --args 'float32[8192,4096]' -o softmax.html")
 def view(
     subject: Subject,

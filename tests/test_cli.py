@@ -11,7 +11,7 @@ from eqsat.cli_subject import numbers
 from eqsat.devices import DEVICES
 
 SOFTMAX = ["examples.softmax:softmax", "--args", "float32[64,32]"]
-COMMANDS = ("optimize", "inspect", "explain", "view", "devices", "rules", "bench")
+COMMANDS = ("optimize", "inspect", "explain", "reduce", "view", "devices", "rules", "bench")
 FORWARDED = ("rules", "bench")
 
 
