@@ -33,6 +33,10 @@ OPERATIONS: dict[str, str] = {
     "floor_divide": "({0} // {1})",
     "remainder": "({0} % {1})",
     "dot": "lax.dot_general({0}, {1}, {2}, precision='highest', preferred_element_type={3})",
+    "convolve": (
+        "lax.conv_general_dilated({0}, {1}, {2}, {3}, rhs_dilation={4}, dimension_numbers={5}, feature_group_count={6}, "
+        "precision='highest', preferred_element_type={7})"
+    ),
     "reduce_sum": "jnp.sum({0}, axis={1}, dtype={2})",
     "reduce_prod": "jnp.prod({0}, axis={1}, dtype={2})",
     "reduce_max": "jnp.max({0}, axis={1})",
@@ -54,9 +58,10 @@ OPERATIONS: dict[str, str] = {
 
 
 class Arrays:
-    """Runs rows of OPERATIONS and SCALARS in one array library."""
+    """Runs rows of OPERATIONS and SCALARS in one array library; where that has no convolution, windows are gathered."""
 
-    def __init__(self, library: Any, lax_like: Any) -> None:
+    def __init__(self, library: Any, lax_like: Any, convolves: bool = True) -> None:
+        self.convolves = convolves
         scope = {"jnp": library, "lax": lax_like}
         self._table = {name: _compiled(template, scope) for name, template in OPERATIONS.items()}
         self._table |= {op.name: _compiled(op.jax, scope) for op in SCALARS.values()}
@@ -73,12 +78,12 @@ class Arrays:
 
 
 def _compiled(template: str, scope: dict[str, Any]) -> Callable[..., Any]:
-    names = [n for n in "abcd" if f"{{{'abcd'.index(n)}}}" in template]
+    names = [n for i, n in enumerate("abcdefgh") if f"{{{i}}}" in template]
     return eval(f"lambda {', '.join(names)}: {template.format(*names)}", scope)
 
 
 JAX = Arrays(jnp, lax)
-NUMPY = Arrays(numpy_lax.jnp, numpy_lax.lax)
+NUMPY = Arrays(numpy_lax.jnp, numpy_lax.lax, convolves=False)
 
 
 class Value(NamedTuple):

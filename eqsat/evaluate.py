@@ -10,6 +10,7 @@ On float16 and bfloat16 each operation rounds when run one by one; under `jax.ji
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Any
@@ -20,8 +21,9 @@ import numpy as np
 from eqsat.arrays import JAX, NUMPY, Array, Arrays, Value, names_of, shape_of, union
 from eqsat.index import Axis, Index, Quotient, Remainder
 from eqsat.loads import digits_of, index_breakpoints, index_dtype, load_value, number_of
-from eqsat.notation import Stored, Tensor, Term, const_value, substitute
+from eqsat.notation import Stored, Tensor, Term, const_value, reduce, substitute
 from eqsat.scalars import DTYPES, REDUCTIONS, is_float, is_integer
+from eqsat.ways import Convolution, Parts, otherwise
 
 
 def evaluate(
@@ -41,11 +43,16 @@ def evaluate(
 
 
 def evaluate_all(
-    wanted: Iterable[tuple[Term, tuple[Axis, ...]]], arrays: Mapping[Tensor, Array], ops: Arrays = JAX, *, widen: bool = False
+    wanted: Iterable[tuple[Term, tuple[Axis, ...]]],
+    arrays: Mapping[Tensor, Array],
+    ops: Arrays = JAX,
+    *,
+    widen: bool = False,
+    numerics: str = "exact",
 ) -> list[Array]:
-    """Several terms over their axes; what they share is computed once."""
+    """Several terms over their axes; what they share is computed once. Other `numerics` may take sums apart."""
     wanted = list(wanted)
-    evaluator = Evaluator(dict(arrays), ops, widen)
+    evaluator = Evaluator(dict(arrays), ops, widen, numerics)
     breaks: dict[Axis, set[int]] = {}
     for t in dict.fromkeys(t for term, _ in wanted for t in term.walk()):
         _ = t.axes  # operands come first in a walk, so that this cached fact never recurses deeply
@@ -70,10 +77,11 @@ def _over_digits(run: Evaluator, term: Term, axes: tuple[Axis, ...], breaks: dic
 class Evaluator:
     """One evaluation: what has been computed so far, by term."""
 
-    def __init__(self, arrays: dict[Tensor, Array], ops: Arrays, widen: bool = False) -> None:
-        self.arrays, self.ops, self.widen = arrays, ops, widen
+    def __init__(self, arrays: dict[Tensor, Array], ops: Arrays, widen: bool = False, numerics: str = "exact") -> None:
+        self.arrays, self.ops, self.widen, self.numerics = arrays, ops, widen, numerics
         self.values: dict[Term, Value] = {}
         self.place: dict[Axis, int] = {}  # of the output axes, in the order in which results are wanted
+        self.ways: dict[Term, Convolution | Parts | None] = {}
         self.exponentials: dict[tuple[Term, Axis], Value] = {}  # exp(s - max s), which an online sum and its divisor share
 
     def dtype(self, name: str) -> np.dtype:
@@ -86,8 +94,8 @@ class Evaluator:
             return self.ops.apply("cast", array, np.dtype("float64")) if self.widen and is_float(tensor.dtype) else array
         if not isinstance(tensor, Stored):
             raise KeyError(f"evaluate: an array for {tensor} required, got none")
-        inner = Evaluator(self.arrays, self.ops, self.widen)
-        self.arrays[tensor] = self.ops.apply("reshape", inner.over(tensor.term, tensor.axes), tensor.shape)
+        inner = Evaluator(self.arrays, self.ops, self.widen, self.numerics)
+        self.arrays[tensor] = self.reshaped(Value(inner.over(tensor.term, tensor.axes), tensor.axes), tensor.shape)
         return self.arrays[tensor]
 
     def over(self, term: Term, axes: tuple[Axis, ...]) -> Array:
@@ -101,7 +109,7 @@ class Evaluator:
         stack = [term]
         while stack:
             top = stack[-1]
-            missing = [t for t in operands(top) if t not in self.values] if top not in self.values else []
+            missing = [t for t in self._operands(top) if t not in self.values] if top not in self.values else []
             if missing:
                 stack.extend(missing)
                 continue
@@ -110,7 +118,17 @@ class Evaluator:
                 self.values[top] = self._compute(top)
         return self.values[term]
 
+    def _operands(self, term: Term) -> tuple[Term, ...]:
+        if self.ops.convolves and term.head == "reduce":
+            if term not in self.ways:
+                self.ways[term] = otherwise(term, *sum_of_product(term), self.numerics)
+            if (found := self.ways[term]) is not None:
+                return found.operands
+        return operands(term)
+
     def _compute(self, term: Term) -> Value:
+        if (found := self.ways.get(term)) is not None:
+            return found.value(self)
         match term.head:
             case "load":
                 return load_value(self, term)
@@ -127,8 +145,21 @@ class Evaluator:
                 return self.fold(term.data[0], self.values[term.args[0]], (term.data[1],), term.dtype)
             case "online":
                 return self._online(term)
-        keeps_nan = "_float" if term.head in ("max", "min") and is_float(term.dtype) else ""
-        return self.scalar(f"{term.head}{keeps_nan}", *(self._operand(a, term) for a in term.args))
+        args = tuple(self._operand(a, term) for a in term.args)
+        return self._extreme(term, *args) if term.head in ("max", "min") else self.scalar(term.head, *args)
+
+    def _extreme(self, term: Term, a: Value, b: Value) -> Value:
+        """A maximum or minimum; that of floats keeps NaN. A literal, which is none, takes only one comparison."""
+        if not is_float(term.dtype):
+            return self.scalar(term.head, a, b)
+        if term.args[0].head == "const":
+            a, b = b, a
+        literal = next((const_value(t) for t in reversed(term.args) if t.head == "const"), math.nan)
+        if literal != literal:
+            return self.scalar(f"{term.head}_float", a, b)
+        strictly = (math.copysign(1, literal) < 0) == (term.head == "max")  # so that max(-0, 0) is 0 and min(-0, 0) is -0
+        comparison = {"max": "le", "min": "ge"} if not strictly else {"max": "lt", "min": "gt"}
+        return self.scalar("where", self.scalar(comparison[term.head], a, b), b, a)
 
     def _operand(self, arg: Term, user: Term) -> Value:
         """A value, kept as it is where a compiler would look through it: a*b + c, log(exp(x)), (x/a)/b, the sign of b*b."""
@@ -169,6 +200,9 @@ class Evaluator:
             return value.array
         return self.ops.apply("transpose", value.array, tuple(value.axes.index(a) for a in axes))
 
+    def reshaped(self, value: Value, shape: tuple[int, ...]) -> Array:
+        return value.array if shape_of(value.axes) == shape else self.ops.apply("reshape", value.array, shape)
+
     def broadcast(self, value: Value, axes: tuple[Axis, ...]) -> Array:
         if value.axes == axes:
             return value.array
@@ -203,7 +237,7 @@ class Evaluator:
 
     # --- reductions ----------------------------------------------------------------------------------------------
 
-    def fold(self, name: str, value: Value, axes: tuple[Axis, ...], dtype: str) -> Value:
+    def fold(self, name: str, value: Value, axes: tuple[Axis, ...], dtype: str, *, keeps_nan: bool = True) -> Value:
         """Reduce over `axes`, whether the value varies over them or not."""
         idempotent = name in ("max", "min", "and", "or")
         absent = [a for a in axes if a not in value.axes and (a.extent == 0 or (a.extent > 1 and not idempotent))]
@@ -217,9 +251,9 @@ class Evaluator:
         dims = tuple(i for i, a in enumerate(value.axes) if a in axes)
         if not dims:
             return value
-        return Value(self._fold_dims(name, value.array, dims, dtype), kept)
+        return Value(self._fold_dims(name, value.array, dims, dtype, keeps_nan), kept)
 
-    def _fold_dims(self, name: str, array: Array, dims: tuple[int, ...], dtype: str) -> Array:
+    def _fold_dims(self, name: str, array: Array, dims: tuple[int, ...], dtype: str, keeps_nan: bool) -> Array:
         if name in ("sum", "prod"):
             return self.ops.apply(f"reduce_{name}", array, dims, self.dtype(dtype))
         if dtype == "bool":
@@ -227,7 +261,7 @@ class Evaluator:
         if name in ("and", "or"):
             identity = self.ops.literal(REDUCTIONS[name].identity("int32"), np.dtype("int64")).astype(dtype)
             return self.ops.apply(f"reduce_{name}", array, dims, identity)
-        if is_float(dtype):
+        if is_float(dtype) and keeps_nan:
             return self.ops.apply(f"reduce_{name}_float", array, dims, self.dtype(dtype))
         return self.ops.apply(f"reduce_{name}", array, dims)
 
@@ -237,7 +271,8 @@ class Evaluator:
         kind = term.args[0].dtype
         key = (term.args[0], axis)
         if key not in self.exponentials:
-            top = self.fold("max", score, (axis,), kind)
+            row_max = reduce("max", axis, term.args[0])  # here a NaN may get lost: the sum of exponentials has it anyway
+            top = self.values.get(row_max) or self.fold("max", score, (axis,), kind, keeps_nan=False)
             exact = Value(self.ops.apply("rounded", score.array), score.axes) if product_rounds(term.args[0]) else score
             self.exponentials[key] = self.scalar("exp", self.scalar("sub", exact, top))
         weights = self.exponentials[key]
@@ -246,16 +281,16 @@ class Evaluator:
         return self._sum_product([weights, *(self.values[f] for f in factors)], (axis,), term.dtype)
 
     def _sum_product(self, factors: list[Value], axes: tuple[Axis, ...], dtype: str) -> Value:
-        groups = [self._multiply(g) for g in _groups(factors)]
+        groups = [self.multiply(g) for g in _groups(factors, axes if self.dtype(dtype) in FULL_PRECISION else ())]
         while len(groups) > 2:
             groups, axes = self._contract_smallest(groups, axes, dtype)
         if len(groups) == 2 and _dot_pays(groups[0], groups[1], axes, self.dtype(dtype)):
             inside = tuple(a for a in axes if a in groups[0].axes or a in groups[1].axes)
             rest = tuple(a for a in axes if a not in inside)
             return self.fold("sum", self._dot(groups[0], groups[1], inside, dtype), rest, dtype)
-        return self.fold("sum", self._multiply(groups), axes, dtype)
+        return self.fold("sum", self.multiply(groups), axes, dtype)
 
-    def _multiply(self, values: list[Value]) -> Value:
+    def multiply(self, values: list[Value]) -> Value:
         result = values[0]
         for value in values[1:]:
             result = self.scalar("mul", result, value)
@@ -342,11 +377,14 @@ def product(term: Term) -> tuple[Term, ...]:
     return tuple(factors)
 
 
-def _groups(factors: list[Value]) -> list[list[Value]]:
-    """Factors that can be multiplied without growing: each joins the first group that has all its axes."""
+def _groups(factors: list[Value], axes: tuple[Axis, ...]) -> list[list[Value]]:
+    """Factors that can be multiplied without growing: each joins the first group that has all its axes.
+
+    A vector along the axes that are summed stays apart from a matrix: their product is what array libraries are fast at.
+    """
     groups: list[list[Value]] = []
     for factor in sorted(factors, key=lambda f: -prod(shape_of(f.axes))):
-        home = next((g for g in groups if set(factor.axes) <= set(g[0].axes)), None)
+        home = next((g for g in groups if set(factor.axes) <= set(g[0].axes) and not _is_vector(factor, g[0], axes)), None)
         if home is None:
             groups.append([factor])
         else:
@@ -354,8 +392,15 @@ def _groups(factors: list[Value]) -> list[list[Value]]:
     return groups
 
 
+def _is_vector(factor: Value, matrix: Value, axes: tuple[Axis, ...]) -> bool:
+    return bool(factor.axes) and set(factor.axes) <= set(axes) and set(factor.axes) < set(matrix.axes)
+
+
+FULL_PRECISION = (np.dtype("float32"), np.dtype("float64"))
+
+
 def _dot_pays(a: Value, b: Value, axes: tuple[Axis, ...], dtype: np.dtype) -> bool:
     """A matrix product, if the plain product would be larger than its operands or both are summed in full precision."""
     grows = prod(shape_of(union([a, b]))) > max(prod(shape_of(a.axes)), prod(shape_of(b.axes)))
     shared = any(x in a.axes and x in b.axes for x in axes)
-    return grows or (shared and dtype in (np.dtype("float32"), np.dtype("float64")))
+    return grows or (shared and dtype in FULL_PRECISION)

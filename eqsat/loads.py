@@ -19,7 +19,7 @@ Array = Any
 
 
 @dataclass(frozen=True)
-class _Box:
+class Box:
     """How one dimension is read as a slice: start, stop, step, then the digits of a mixed-radix number.
 
     `radices` are the extents after the reshape; each digit keeps its axis' extent of its radix, and may be reversed.
@@ -46,10 +46,10 @@ def load_value(run: Evaluator, term: Term) -> Value:
         return _join_digits(run, zeros, digits)
     boxes, gathers = [], []
     for dims in _components(varies):
-        box = _box(indices[dims[0]]) if len(dims) == 1 else None
-        if box is None:
+        found = box(indices[dims[0]]) if len(dims) == 1 else None
+        if found is None:
             gathers.append(dims)
-        boxes += [(d, box or _whole(d, tensor.shape[d])) for d in dims]
+        boxes += [(d, found or _whole(d, tensor.shape[d])) for d in dims]
     value = _slice(run, array, tensor.shape, [b for _, b in sorted(boxes, key=lambda x: x[0])])
     for dims in gathers:
         value = _gather(run, value, tensor, dims, indices, slots)
@@ -66,18 +66,18 @@ def _components(varies: list[set[Axis]] | list[frozenset[Axis]]) -> list[list[in
     return sorted(g[0] for g in groups)
 
 
-def _whole(dim: int, extent: int) -> _Box:
-    return _Box(0, extent, 1, (Axis(f"dim {dim}", extent),), (extent,), (False,))
+def _whole(dim: int, extent: int) -> Box:
+    return Box(0, extent, 1, (Axis(f"dim {dim}", extent),), (extent,), (False,))
 
 
-def _box(index: Index) -> _Box | None:
+def box(index: Index) -> Box | None:
     """The slice that an affine index reads, if its axes are the digits of a mixed-radix number (gaps allowed)."""
     if not is_box(index):
         return None
     terms = sorted(((abs(c), a, c < 0) for a, c in index.terms), key=lambda t: -t[0])  # type: ignore[misc]
     start = index.range[0]
     if not terms:
-        return _Box(start, start + 1, 1, (), (), ())
+        return Box(start, start + 1, 1, (), (), ())
     for (outer, _, _), (inner, axis, _) in zip(terms, terms[1:], strict=False):
         if outer % inner or outer < inner * axis.extent:  # type: ignore[union-attr]
             return None
@@ -85,10 +85,10 @@ def _box(index: Index) -> _Box | None:
     axes: tuple[Axis, ...] = tuple(a for _, a, _ in terms)  # type: ignore[misc]
     radices = (axes[0].extent, *(o // i for (o, _, _), (i, _, _) in zip(terms, terms[1:], strict=False)))
     count = prod(radices)
-    return _Box(start, start + (count - 1) * step + 1, step, axes, radices, tuple(r for _, _, r in terms))
+    return Box(start, start + (count - 1) * step + 1, step, axes, radices, tuple(r for _, _, r in terms))
 
 
-def _slice(run: Evaluator, array: Array, shape: tuple[int, ...], boxes: list[_Box]) -> Value:
+def _slice(run: Evaluator, array: Array, shape: tuple[int, ...], boxes: list[Box]) -> Value:
     """Read all dimensions as boxes: pad, slice, reshape, drop gaps, reverse; only the steps that do something."""
     ops = run.ops
     pads = tuple((max(0, -b.start), max(0, b.stop - n)) for b, n in zip(boxes, shape, strict=True))

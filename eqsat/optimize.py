@@ -102,7 +102,7 @@ def _planned(graph: Graph, search: _Search, numerics: str, constants: Sequence[i
         if isinstance(part, Call):
             planned.append(replace(part, programs=tuple(bodies[body] for body in part.eqn.bodies)))
         else:
-            planned.extend(search.plan(part))
+            planned.extend(replace(k, numerics=numerics) for k in search.plan(part))
     loops = [p for p in planned if isinstance(p, Call) and p.programs]
     before, after = _baseline(reading, search.card), sum((p.cost for p in planned if isinstance(p, PlannedKernel)), FREE)
     for loop in loops:

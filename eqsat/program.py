@@ -51,6 +51,7 @@ class PlannedKernel:
     inputs: tuple[Tensor, ...] = ()
     outputs: tuple[Tensor, ...] = ()
     constant: bool = False
+    numerics: str = "exact"  # what may be changed where an array library runs it
 
     def __post_init__(self) -> None:
         if not self.outputs:  # a kernel over the program's own tensors
@@ -70,7 +71,7 @@ class PlannedKernel:
         """The text of a standalone file for a backend: "triton", "pallas", or "jax" for a readable function."""
         module = backend(target)
         if hasattr(module, "emit_module"):
-            return module.emit_module([self.kernel])
+            return module.emit_module([self.kernel], self.numerics)
         if self.schedule is None:
             raise ValueError(f"kernel {self.name}: a schedule required to print it for {target}, got none; it runs once, in JAX")
         return module.emit(lower(self.kernel, self.schedule))
@@ -377,7 +378,7 @@ def runner(target: str) -> Any:
 
 
 def _run_in_jax(planned: PlannedKernel, arrays: list[Array]) -> tuple[Array, ...]:
-    outputs = backend("jax").run_kernel(planned.kernel, dict(zip(planned.kernel.inputs, arrays, strict=True)))
+    outputs = backend("jax").run_kernel(planned.kernel, dict(zip(planned.kernel.inputs, arrays, strict=True)), planned.numerics)
     return lax.optimization_barrier(outputs)  # XLA may not simplify across what is stored
 
 

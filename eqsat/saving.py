@@ -137,7 +137,7 @@ def _kernel_names(program: Program) -> dict[Kernel, str]:
 def _module(program: Program, names: dict[Kernel, str]) -> str:
     """A module with a function for each kernel and `run` for the program."""
     jax_backend = backend("jax")
-    kernels = [jax_backend.emit_kernel(k, name) for k, name in names.items()]
+    kernels = [jax_backend.emit_kernel(k, name, program.numerics) for k, name in names.items()]
     parts = _written(program)
     exports = [s for part in parts for s in part.steps if isinstance(s, Call) and not _spelled(s)]
     calls = {c: f"call_{n}_{jax_backend.identifier(c.name, ())}" for n, c in enumerate(exports)}

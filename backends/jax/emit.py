@@ -46,6 +46,7 @@ class Lines(Arrays):
     """Records array operations instead of running them."""
 
     def __init__(self, names: Mapping[Tensor, str]) -> None:
+        self.convolves = True
         self.names = {tensor: Name("", (), name) for tensor, name in names.items()}
         self.lines: list[Name] = []
 
@@ -59,17 +60,17 @@ class Lines(Arrays):
         return line
 
     def input(self, tensor: Tensor, array: Any) -> Name:
-        return self.names[tensor]
+        return self.names.get(tensor, array)  # what is computed on the way has no name of its own
 
 
-def emit_kernel(kernel: Kernel, name: str = "") -> str:
+def emit_kernel(kernel: Kernel, name: str = "", numerics: str = "exact") -> str:
     """A function of the kernel's inputs, in order, that returns a tuple of its outputs."""
     name = name or identifier(kernel.name, ())
     parameters: dict[Tensor, str] = {}
     for tensor in kernel.inputs:
         parameters[tensor] = identifier(tensor.name, parameters.values())
     lines = Lines(parameters)
-    results = evaluate_all([(o.term, o.axes) for o in kernel.outputs], dict.fromkeys(kernel.inputs), lines)
+    results = evaluate_all([(o.term, o.axes) for o in kernel.outputs], dict.fromkeys(kernel.inputs), lines, numerics=numerics)
     stored = [_stored(lines, r, o.shape, len(o.axes)) for r, o in zip(results, kernel.outputs, strict=True)]
     body, texts = _body(lines.lines, stored, set(parameters.values()))
     outputs = ", ".join(texts) + ("," if len(texts) == 1 else "")
@@ -78,9 +79,9 @@ def emit_kernel(kernel: Kernel, name: str = "") -> str:
     return "\n".join([f"def {name}({signature}):", *_docstring(kernel, parameters), *lines_of_body])
 
 
-def emit_module(kernels: Iterable[Kernel]) -> str:
+def emit_module(kernels: Iterable[Kernel], numerics: str = "exact") -> str:
     """A module of functions, one for each kernel, that needs only JAX."""
-    functions = "\n\n\n".join(emit_kernel(k) for k in kernels)
+    functions = "\n\n\n".join(emit_kernel(k, numerics=numerics) for k in kernels)
     return f"{IMPORTS}\n\n\n{HELPERS}\n\n\n{functions}\n"
 
 

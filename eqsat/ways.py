@@ -1,0 +1,189 @@
+"""Reductions that array libraries do better than fold by fold: convolutions, folds of shifted slices, sums of products.
+
+Read element by element, overlapping windows (indices such as ``2*x + r``) are a gather as large as all of them together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING
+
+from eqsat.arrays import Array, Value, shape_of
+from eqsat.index import Axis, Index
+from eqsat.loads import box
+from eqsat.notation import Term, is_box, load, reduce, substitute
+from eqsat.scalars import is_float, is_integer
+
+if TYPE_CHECKING:
+    from eqsat.evaluate import Evaluator
+
+SHIFTS = 8  # places along one axis of a window that are worth a slice each
+
+
+@dataclass(frozen=True)
+class Window:
+    """One dimension of an image, read at ``stride * across + dilation * inside + start``; `inside` is summed."""
+
+    whole: Axis  # the dimension before windows are taken
+    across: Axis
+    inside: Axis
+    stride: int
+    dilation: int
+    start: int
+
+    @property
+    def padding(self) -> tuple[int, int]:
+        """Zeros before and after the dimension, so that it holds exactly the windows; negative where some of it is not read."""
+        first = self.start + min(0, self.dilation) * (self.inside.extent - 1)
+        span = self.stride * (self.across.extent - 1) + abs(self.dilation) * (self.inside.extent - 1) + 1
+        return -first, span + first - self.whole.extent
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """The sum over `axes` of an image read through windows times other factors."""
+
+    image: Term  # read whole
+    factors: tuple[Term, ...]
+    windows: tuple[Window, ...]
+    axes: tuple[Axis, ...]
+
+    @property
+    def operands(self) -> tuple[Term, ...]:
+        return (self.image, *self.factors)
+
+    def value(self, run: Evaluator) -> Value:
+        dtype = self.image.dtype
+        weight = run.multiply([run.values[f] for f in self.factors])
+        inside, across = tuple(w.inside for w in self.windows), tuple(w.across for w in self.windows)
+        whole = tuple(w.whole for w in self.windows)
+        summed = tuple(a for a in self.axes if a not in inside)
+        image = run.fold("sum", run.values[self.image], tuple(a for a in summed if a not in weight.axes), dtype)
+        weight = run.fold("sum", weight, tuple(a for a in summed if a not in image.axes), dtype)
+        channel = tuple(a for a in image.axes if a in summed)
+        group = tuple(a for a in image.axes if a in weight.axes and a not in summed)
+        batch = tuple(a for a in image.axes if a not in (*whole, *channel, *group))
+        out = tuple(a for a in weight.axes if a not in (*inside, *channel, *group))
+        left = _joined(run, image, (batch, *((w,) for w in whole), (*group, *channel)))
+        right = _joined(run, weight, (*((i,) for i in inside), channel, (*group, *out)))
+        if flipped := tuple(d for d, w in enumerate(self.windows) if w.dilation < 0):
+            right = run.ops.apply("flip", right, flipped)
+        letters = "DHW"[-len(self.windows) :]
+        numbers = (f"N{letters}C", f"{letters}IO", f"N{letters}C")
+        strides = tuple(w.stride for w in self.windows)
+        dilations = tuple(abs(w.dilation) for w in self.windows)
+        padding = tuple(w.padding for w in self.windows)
+        accumulate = "float32" if dtype in ("float16", "bfloat16") else dtype
+        array = run.ops.apply(
+            "convolve", left, right, strides, padding, dilations, numbers, prod(shape_of(group)), run.dtype(accumulate)
+        )
+        axes = (*batch, *across, *group, *out)
+        joined = (prod(shape_of(batch)), *shape_of(across), prod(shape_of((*group, *out))))
+        spread = array if joined == shape_of(axes) else run.ops.apply("reshape", array, shape_of(axes))
+        return run.cast(Value(spread, axes), accumulate, dtype)
+
+
+def _joined(run: Evaluator, value: Value, dims: tuple[tuple[Axis, ...], ...]) -> Array:
+    """The array with one dimension for each tuple of axes."""
+    axes = tuple(a for group in dims for a in group)
+    return run.reshaped(Value(run.ordered(value, axes), axes), tuple(prod(shape_of(group)) for group in dims))
+
+
+@dataclass(frozen=True)
+class Parts:
+    """An elementwise operation on several values, left to right."""
+
+    op: str
+    operands: tuple[Term, ...]
+
+    def value(self, run: Evaluator) -> Value:
+        result = run.values[self.operands[0]]
+        for operand in self.operands[1:]:
+            result = run.scalar(self.op, result, run.values[operand])
+        return result
+
+
+def otherwise(term: Term, axes: tuple[Axis, ...], factors: tuple[Term, ...], numerics: str) -> Convolution | Parts | None:
+    """A better way to compute a reduction than to fold what is below it; for a sum, `factors` below `axes`."""
+    if term.data[0] == "sum":
+        products = None if numerics == "exact" else _products(term.dtype, axes, factors)
+        return _convolution(axes, factors) or products or _shifts(term)
+    return _shifts(term)
+
+
+def _products(dtype: str, axes: tuple[Axis, ...], factors: tuple[Term, ...]) -> Parts | None:
+    """A sum of sums of products, one sum for each, as each may be a matrix product."""
+    if len(factors) != 1 or factors[0].head not in ("add", "sub") or not is_float(dtype):
+        return None
+    sides = factors[0].args
+    if not any(_is_product(s) for s in sides) or any(s.axes.isdisjoint(axes) for s in sides):
+        return None
+    for axis in reversed(axes):
+        sides = tuple(reduce("sum", axis, s) for s in sides)
+    return Parts(factors[0].head, sides)
+
+
+def _is_product(term: Term) -> bool:
+    return term.head == "mul" and all(a.head != "const" for a in term.args)
+
+
+def _convolution(axes: tuple[Axis, ...], factors: tuple[Term, ...]) -> Convolution | None:
+    """A product of floats of which one factor is read through windows, and the others vary inside of them only."""
+    found = [(f, windows) for f in factors if (windows := _windows(f, axes))]
+    if len(found) != 1 or len(factors) < 2 or not is_float(factors[0].dtype):
+        return None
+    image, windows = found[0]
+    others = tuple(f for f in factors if f is not image)
+    free = max((f.axes for f in others), key=len)
+    small = all(f.axes <= free for f in others) and len(others) == len(factors) - 1
+    if not small or any(w.across in free or w.inside not in free for w in windows.values()) or len(windows) > 3:
+        return None
+    if not set(axes) <= free | image.axes:
+        return None
+    indices = [Index.of(windows[d].whole) if d in windows else i for d, i in enumerate(image.indices)]
+    return Convolution(load(image.tensor, indices), others, tuple(windows.values()), axes)
+
+
+def _windows(term: Term, axes: tuple[Axis, ...]) -> dict[int, Window]:
+    """The dimensions of a load that are read through overlapping windows, if windows are all that is unusual about it."""
+    if term.head != "load" or term.args or 0 in term.tensor.shape:
+        return {}
+    windows: dict[int, Window] = {}
+    for d, index in enumerate(term.indices):
+        elsewhere = frozenset[Axis]().union(*(i.axes for n, i in enumerate(term.indices) if n != d))
+        if box(index) is not None and not index.axes & elsewhere:
+            continue
+        if not is_box(index) or len(index.terms) != 2 or index.axes & elsewhere or term.tensor.shape[d] == 1:
+            return {}
+        (across, stride), (inside, dilation) = sorted(index.terms, key=lambda t: t[0] in axes)
+        if across in axes or inside not in axes or stride < 0:
+            return {}
+        assert isinstance(across, Axis) and isinstance(inside, Axis)
+        whole = Axis(f"image {d}", term.tensor.shape[d])
+        windows[d] = Window(whole, across, inside, stride, dilation, index.constant)
+    return windows
+
+
+def _shifts(term: Term) -> Parts | None:
+    """A short fold of windows, from one slice for each place in them; sums only where adding one by one rounds no worse."""
+    name, axis = term.data
+    arg = term.args[0]
+    one_by_one = name in ("max", "min") or (name == "sum" and (is_integer(term.dtype) or term.dtype in ("float32", "float64")))
+    if not one_by_one or axis.extent > SHIFTS or (name == "sum" and not _reads(arg)):
+        return None
+    if not any(_slides(i, axis) for t in arg.walk() if t.head == "load" for i in t.indices):
+        return None
+    op = f"{name}_float" if name in ("max", "min") and is_float(term.dtype) else {"sum": "add"}.get(name, name)
+    return Parts(op, tuple(substitute(arg, {axis: Index.of(n)}) for n in range(axis.extent)))
+
+
+def _reads(term: Term) -> bool:
+    """True for what is loaded, perhaps under a mask: sums of anything else are better left to a reduction."""
+    while term.head in ("reduce", "where", "cast"):
+        term = term.args[1 if term.head == "where" else 0]
+    return term.head == "load"
+
+
+def _slides(index: Index, axis: Axis) -> bool:
+    return axis in index.axes and len(index.axes) == 2 and is_box(index) and box(index) is None

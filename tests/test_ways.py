@@ -1,0 +1,111 @@
+"""Reductions that plain JAX computes as convolutions, shifted slices or several matrix products, against the definition."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_evaluate import I, array, check, mul
+
+from eqsat.evaluate import evaluate, evaluate_all
+from eqsat.index import Axis
+from eqsat.notation import Tensor, const, load, pos, reduce, scalar
+
+
+def traced(term, axes, arrays, numerics="exact"):
+    tensors = list(arrays)
+    run = lambda *given: evaluate_all([(term, axes)], dict(zip(tensors, given, strict=True)), numerics=numerics)  # noqa: E731
+    return str(jax.make_jaxpr(run)(*arrays.values()))
+
+
+# stride, dilation, start, extent of the image: padding on both sides, none, dimensions that are not read to their ends
+WINDOWS = [(1, 1, -1, 5), (2, 1, 0, 11), (1, 2, -2, 4), (2, 3, -1, 9), (1, -1, 1, 5), (3, 2, 2, 20), (1, 1, -9, 5)]
+
+
+@pytest.mark.parametrize(("stride", "dilation", "start", "extent"), WINDOWS)
+@pytest.mark.parametrize("grouped", [False, True], ids=["plain", "grouped"])
+def test_convolution(stride, dilation, start, extent, grouped):
+    n, h, w, o, g = Axis("x0", 2), Axis("x1", 4), Axis("x2", 3), Axis("x3", 5), Axis("x4", 2)
+    r, s, c = Axis("r0", 3), Axis("r1", 2), Axis("r2", 4)
+    groups = (g,) if grouped else ()
+    image = Tensor("image", (2, *(a.extent for a in groups), 4, extent, 4), "float32")
+    weight = Tensor("weight", (*(a.extent for a in groups), 5, 4, 3, 2), "float32")
+    rows, columns = I(h) * stride + I(r) * dilation + start, I(w) + I(s)
+    product = mul(
+        load(image, (I(n), *map(I, groups), I(c), rows, columns)), load(weight, (*map(I, groups), *map(I, (o, c, r, s))))
+    )
+    term = reduce("sum", r, reduce("sum", s, reduce("sum", c, product)))
+    axes = (n, *groups, o, h, w)
+    check(term, axes, [image, weight])
+    text = traced(term, axes, {t: array(t) for t in (image, weight)})
+    assert "conv_general_dilated" in text and "gather" not in text
+
+
+def test_the_gradient_of_a_convolution_by_its_weight_is_one():
+    n, h, r = Axis("r0", 2), Axis("r1", 6), Axis("x0", 3)
+    image, out = Tensor("image", (2, 8), "float32"), Tensor("out", (2, 6), "float32")
+    term = reduce("sum", n, reduce("sum", h, mul(load(image, (I(n), I(h) + I(r))), load(out, (I(n), I(h))))))
+    check(term, (r,), [image, out])
+    assert "conv_general_dilated" in traced(term, (r,), {t: array(t) for t in (image, out)})
+
+
+def test_windows_beside_a_factor_that_moves_with_them_are_no_convolution():
+    x, r = Axis("x0", 4), Axis("r0", 3)
+    image, weight = Tensor("image", (6,), "float32"), Tensor("weight", (4, 3), "float32")
+    check(reduce("sum", r, mul(load(image, (I(x) + I(r),)), load(weight, (I(x), I(r))))), (x,), [image, weight])
+    check(reduce("sum", r, mul(load(image, (I(x) + I(r),)), load(image, (I(x) + I(r),)))), (x,), [image])
+
+
+@pytest.mark.parametrize("name", ["max", "min", "sum"])
+def test_pooling_reads_shifted_slices(name):
+    h, w, r, s = Axis("x0", 4), Axis("x1", 3), Axis("r0", 3), Axis("r1", 2)
+    image = Tensor("image", (8, 6), "float32")
+    row = I(h) * 2 + I(r) - 1
+    inside = scalar("ge", pos(row, "int32"), const(0, "int32"))
+    outside = const({"max": -np.inf, "min": np.inf, "sum": 0.0}[name], "float32")
+    term = reduce(name, r, reduce(name, s, scalar("where", inside, load(image, (row, I(w) * 2 + I(s))), outside)))
+    check(term, (h, w), [image])
+    assert "gather" not in traced(term, (h, w), {image: array(image)})
+    holes = array(image)
+    holes[3, 3] = np.nan
+    got = np.asarray(jax.jit(lambda a: evaluate(term, (h, w), {image: a}))(holes))
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(evaluate(term, (h, w), {image: holes}, np)))
+    assert np.isnan(got).sum() == 2
+
+
+@pytest.mark.parametrize("op", ["max", "min"])
+@pytest.mark.parametrize("literal", [0.0, -0.0, 2.0, -np.inf, np.nan])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_extremes_of_a_literal(op, literal, swapped):
+    x = Tensor("x", (7,), "float32")
+    a, b = load(x, (I(Axis("x0", 7)),)), const(literal, "float32")
+    values = np.array([0.0, -0.0, 1.0, -1.0, np.nan, np.inf, -np.inf], np.float32)
+    term = scalar(op, b, a) if swapped else scalar(op, a, b)
+    want = getattr(jax.lax, op)(values, np.full(7, literal, np.float32))
+    for run in (jax.jit, lambda f: f):
+        got = np.asarray(run(lambda v: evaluate(term, (Axis("x0", 7),), {x: v}))(values))
+        np.testing.assert_array_equal(got, want)
+        np.testing.assert_array_equal(np.signbit(got), np.signbit(np.where(np.isnan(want), got, want)))
+
+
+def test_a_sum_of_products_is_taken_apart_unless_exact():
+    m, n, k = Axis("x0", 8), Axis("x1", 9), Axis("r0", 7)
+    a, b = Tensor("a", (8, 7), "float32"), Tensor("b", (7, 9), "float32")
+    product = mul(load(a, (I(m), I(k))), load(b, (I(k), I(n))))
+    term = reduce("sum", k, scalar("add", product, mul(product, product)))
+    arrays = {t: array(t) for t in (a, b)}
+    assert "dot_general" in traced(term, (m, n), arrays, "reassociate")
+    assert "dot_general" not in traced(term, (m, n), arrays)
+    (got,) = evaluate_all([(term, (m, n))], arrays, numerics="reassociate")
+    np.testing.assert_allclose(got, evaluate(term, (m, n), arrays), rtol=1e-5)
+    x = jnp.float32(1e30)
+    large = {a: jnp.full(a.shape, x), b: jnp.ones(b.shape, "float32")}
+    cancelled = reduce("sum", k, scalar("sub", product, mul(product, const(1.0, "float32"))))
+    assert (evaluate(cancelled, (m, n), large) == 0).all()
+
+
+def test_a_matrix_times_a_vector_is_a_dot():
+    m, k = Axis("x0", 8), Axis("r0", 7)
+    a, v = Tensor("a", (8, 7), "float32"), Tensor("v", (7,), "float32")
+    term = reduce("sum", k, mul(load(a, (I(m), I(k))), load(v, (I(k),))))
+    check(term, (m,), [a, v])
+    assert "dot_general" in traced(term, (m,), {t: array(t) for t in (a, v)})
