@@ -36,14 +36,16 @@ if TYPE_CHECKING:
 
 # --- options -----------------------------------------------------------------------------------------------------
 
-Subject = Annotated[str, typer.Argument(metavar="SUBJECT", help="module:function, file.py:function, or a model.onnx")]
+Subject = Annotated[
+    str, typer.Argument(metavar="SUBJECT", help="module:function, file.py:function, a model.onnx, or a module.mlir")
+]
 Args = Annotated[
     str,
     typer.Option(
         "--args",
         metavar="SHAPES",
         help="Example arguments: 'float32[4,8] int32[]'; @name for a tuple, or a function that makes one, in the same module; "
-        "for an ONNX model the sizes of its named dimensions: 'batch=4'.",
+        "for an ONNX model the sizes of its named dimensions: 'batch=4'; for a StableHLO module open shapes: 'x=4x128'.",
     ),
 ]
 Target = Annotated[str, typer.Option(help="A device of the table (see `eqsat devices`).", autocompletion=lambda: list(DEVICES))]

@@ -17,6 +17,7 @@ from eqsat.scalars import DTYPES
 if TYPE_CHECKING:
     from eqsat.graph import Graph
 
+STABLEHLO = (".mlir", ".mlirbc", ".stablehlo")  # text or bytecode
 SHAPE = re.compile(r"([a-z]\w*)\[\s*(\d+(?:\s*,\s*\d+)*)?\s*\]")
 
 
@@ -74,6 +75,8 @@ def graph_of(subject: str, args: str) -> Graph:
 
     if subject.endswith(".onnx"):
         return Graph.from_onnx(subject, dims=dimensions(args))
+    if subject.endswith(STABLEHLO):
+        return Graph.from_stablehlo(Path(subject), shapes=named_shapes(args))
     return Graph.from_jax(function_of(subject), *_arguments(subject, args))
 
 
@@ -83,6 +86,14 @@ def dimensions(text: str) -> dict[str, int]:
     if wrong := ["".join(w) for w in words if not w[2].isdigit()]:
         raise ValueError(f"arguments {text!r}: sizes of the model's dimensions, such as 'batch=4', got {wrong[0]!r}")
     return {name: int(size) for name, _, size in words}
+
+
+def named_shapes(text: str) -> dict[str, tuple[int, ...]]:
+    """Shapes of a module's arguments: ``x=4x128 mask=4``."""
+    words = [w.partition("=") for w in text.replace(",", " ").split()]
+    if wrong := ["".join(w) for w in words if not re.fullmatch(r"\d+(x\d+)*", w[2])]:
+        raise ValueError(f"arguments {text!r}: shapes of the module's arguments, such as 'x=4x128', got {wrong[0]!r}")
+    return {name: tuple(int(n) for n in shape.split("x")) for name, _, shape in words}
 
 
 def _arguments(subject: str, args: str) -> tuple[Any, ...]:

@@ -167,6 +167,13 @@ class Graph:
         return torch.read(source, args, kwargs, mutations=mutations)
 
     @staticmethod
+    def from_stablehlo(source: Any, *, shapes: Mapping[str, Any] | None = None) -> Graph:
+        """Import a StableHLO module: text, bytes, a path, or a `jax.export.Exported`; see `eqsat.frontends.stablehlo.read`."""
+        from eqsat.frontends import stablehlo
+
+        return stablehlo.read(source, shapes=shapes)
+
+    @staticmethod
     def from_networkx(graph: Any) -> Graph:
         """Build from a directed graph of operations; the module describes its attributes."""
         from eqsat import networks

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -20,6 +19,8 @@ except ImportError as error:
     raise ImportError("Graph.from_onnx: the package onnx required, got none; pip install 'eqsat[onnx]'") from error
 
 from eqsat import names
+from eqsat.frontends import labels
+from eqsat.frontends.labels import Mark
 from eqsat.frontends.onnx import (  # noqa: F401  (each fills the table)
     attention,
     contractions,
@@ -43,7 +44,7 @@ from eqsat.frontends.onnx import model as files
 from eqsat.frontends.onnx.importer import Importer, Scope, definition, lift
 from eqsat.frontends.onnx.signature import signature
 from eqsat.frontends.onnx.table import OnnxError, Unknown, Unsupported, find
-from eqsat.graph import Graph, Literal, Source, Variable, pruned, trace
+from eqsat.graph import Graph, Source, Variable, trace
 
 __all__ = ["OnnxError", "Unknown", "Unsupported", "read"]
 
@@ -157,24 +158,11 @@ def labelled(graph: Graph, importer: Importer, inputs: list[str], tree: Any) -> 
     for name, v in zip(outputs, declared, strict=True):
         if isinstance(v, Variable):
             hints.setdefault(v, name)
-    place = {v: n for n, equation in enumerate(graph.equations) for v in equation.outputs}
-    ends: list[tuple[int, int, str, str]] = []
-    for (number, kind, name, _), v in zip(marks, inner, strict=True):
-        if not isinstance(v, Literal):
-            hints.setdefault(v, name)
-            ends.append((place.get(v, -1), number, kind, name))
-    equations, end = [], iter(sorted(ends, key=lambda e: e[0]))
-    current = next(end, None)
-    for n, equation in enumerate(graph.equations):
-        while current is not None and current[0] < n:
-            current = next(end, None)
-        if current is not None:
-            _, number, kind, name = current
-            equation = replace(equation, source=Source(f"<{graph.name}.onnx>", number + 1, kind))
-            for v in equation.outputs:
-                hints.setdefault(v, f"{name}_{names.short(equation)}")
-        equations.append(equation)
-    return pruned(replace(graph, equations=tuple(equations), outputs=declared, out_tree=tree, hints=hints))
+    found = [
+        Mark(Source(f"<{graph.name}.onnx>", number + 1, kind), name, v)
+        for (number, kind, name, _), v in zip(marks, inner, strict=True)
+    ]
+    return labels.labelled(graph, found, len(outputs), hints, tree)
 
 
 def _constant_hints(graph: Graph, importer: Importer) -> dict[Variable, str]:
