@@ -41,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--engines", nargs="+", metavar="NAME", help=f"of: {', '.join(engines.ENGINES)}")
     top.add_argument("--target", default="h100", help="the device of the predictions")
     top.add_argument("--numerics", default="reassociate", help="exact, reassociate or fast")
-    top.add_argument("--time-limit", type=float, default=30.0, metavar="SECONDS", help="of the optimiser, per workload")
+    top.add_argument("--time-limit", type=float, default=300.0, metavar="SECONDS", help="of the optimiser, per workload")
     top.add_argument("--seed", type=int, default=0)
     top.add_argument(
         "--peers", nargs="*", metavar="FOLDER", help="ask XLA:GPU and Inductor; folders that have them, if not installed"

@@ -18,7 +18,7 @@ Record = dict[str, Any]
 
 
 def planned(
-    workload: Workload, size: Size, target: str, numerics: str = "reassociate", time_limit: float = 30.0
+    workload: Workload, size: Size, target: str, numerics: str = "reassociate", time_limit: float = 300.0
 ) -> tuple[Program, Record]:
     """The program, and what making it cost."""
     reset_peak()

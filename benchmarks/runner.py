@@ -28,7 +28,7 @@ class Options:
     target: str = "h100"
     numerics: str = "reassociate"
     seed: int = 0
-    time_limit: float = 30.0
+    time_limit: float = 300.0
     engines: tuple[str, ...] = ()
     effort: Effort = Effort()
     measure: bool = True

@@ -136,7 +136,7 @@ class _Trial:
 
 def _choice(candidates: list[Candidate], found: Found) -> Choice | None:
     try:
-        return choose(candidates, found.pool.outputs, 2.0)
+        return choose(candidates, found.pool.outputs)
     except ValueError:  # no selection without the kernel
         return None
 

@@ -156,7 +156,7 @@ def optimize(
     objective: Objective = "time",
     rules: Rules = "",
     constants: Constants = "",
-    time_limit: TimeLimit = 30.0,
+    time_limit: TimeLimit = 300.0,
     validate: Annotated[bool, typer.Option("--validate", help="Compare with the original at these shapes.")] = False,
     out: Annotated[
         str, typer.Option("--out", "-o", "--save", metavar="FOLDER", help="Write the kernels and a module that runs them.")
@@ -215,7 +215,7 @@ def explain(
     objective: Objective = "time",
     rules: Rules = "",
     constants: Constants = "",
-    time_limit: TimeLimit = 30.0,
+    time_limit: TimeLimit = 300.0,
     seconds: Annotated[float, typer.Option(metavar="SECONDS", help="For finding out what each rule was worth.")] = 60.0,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -274,7 +274,7 @@ def view(
     objective: Objective = "time",
     rules: Rules = "",
     constants: Constants = "",
-    time_limit: TimeLimit = 30.0,
+    time_limit: TimeLimit = 300.0,
     out: Annotated[str, typer.Option("--out", "-o", metavar="FILE", help="Where to write the page.")] = "",
     static: Annotated[
         bool, typer.Option("--static", help="Compile each kernel and add registers, spills and occupancy.")
