@@ -328,6 +328,27 @@ def _number(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else f"{value:,}"
 
 
+@app.command(epilog="Example: eqsat cache --clear")
+def cache(
+    clear: Annotated[bool, typer.Option("--clear", help="Delete every entry.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Look at what searches have left in the cache, or clear it. EQSAT_CACHE_DIR names its folder; empty, it is off."""
+    from eqsat.cache import VARIABLE, cache_of
+
+    own = cache_of(True)
+    if own is None:
+        raise ValueError(f"cache: a folder required, got an empty {VARIABLE}; unset it for the usual one")
+    before = own.statistics()
+    if clear:
+        own.clear()
+    if as_json:
+        print(json.dumps({**dataclasses.asdict(before), "folder": str(before.folder), "cleared": clear}, indent=1))
+        return
+    found = f"{before.entries} plans, {before.nbytes:,} bytes, used {before.hits} times"
+    print(f"{before.folder}: {found}{', deleted' if clear else ''}")
+
+
 _FORWARDED: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 

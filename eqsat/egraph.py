@@ -183,7 +183,7 @@ class Engine:
         for name, args, out, rule in raw:
             classes.setdefault(out, []).append(ingest.row(name, args, dtype[out], rule))
         for members in classes.values():
-            members.sort(key=lambda r: (r.rule is not None, r.head, r.args, str(r.data)))
+            members.sort(key=lambda r: (r.rule is not None, r.head, r.args, ingest.text(r.data)))
         root = {graph.value_to_i64(r.inputs[0]): class_of(r.output) for r in functions["Id"].rows}
         _drop_dead(classes)
         bypassed: dict[int, set[str]] = {}
@@ -392,6 +392,10 @@ class _Ingest:
                 return Row("online", args[1:3], (self._axis(args[0]), _DTYPE_OF_BIT[args[3]]), dtype, rule)
         tensors = list(self._tensors)
         return Row("load", args[2:], (tensors[args[0]], self._map(args[1])), dtype, rule)
+
+    def text(self, data: Any) -> str:
+        """A row's data for ordering, in which tensors are numbers: names decide nothing."""
+        return str(tuple(self._tensors[d] if isinstance(d, Tensor) else d for d in data) if isinstance(data, tuple) else data)
 
     def _axis(self, bit: int) -> Axis:
         return self._axes[bit.bit_length() - 1]

@@ -8,6 +8,7 @@ is stored too; siblings that share an input become one launch).
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 
@@ -45,6 +46,12 @@ class Candidate:
     @property
     def fits(self) -> bool:
         return self.price < float("inf")
+
+
+def part_names(region: Region) -> Iterator[str]:
+    """Names for the tensors that only rules made, in order."""
+    taken = {t.name for t in (*region.inputs, *region.definitions)}
+    return (name for n in count(1) if (name := f"part{n}") not in taken)
 
 
 class Pool:
@@ -88,8 +95,7 @@ class Pool:
         for stored in self.region.definitions:
             self._entity(saturated.class_of[stored], stored)
         known = {e.class_id for e in self.entities}
-        taken = {t.name for t in (*self.region.inputs, *self.region.definitions)}
-        names = (name for n in count(1) if (name := f"part{n}") not in taken)
+        names = part_names(self.region)
         largest = LARGER * max(t.nbytes for t in (*self.region.inputs, *self.region.definitions))
         for c, rows in self.classes.items():
             if c not in known and self._worth_storing(c):

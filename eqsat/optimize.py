@@ -6,9 +6,13 @@ import logging
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from importlib import import_module
+from os import PathLike
 from typing import Any, NamedTuple
 
+from eqsat import plan_codec
+from eqsat.cache import Cache, cache_of, key_of
 from eqsat.control import CONTROL
 from eqsat.cost import FREE, OBJECTIVES, Cost, price
 from eqsat.devices import Device, device
@@ -55,6 +59,7 @@ def optimize(
     constants: Sequence[int] = (),
     time_limit: float = 300.0,
     rules: Iterable[Rule] | None = None,
+    cache: bool | str | PathLike[str] = True,
     **kwargs: Any,
 ) -> Program:
     """Find a cheaper program for `fn` and return it as kernels.
@@ -67,6 +72,7 @@ def optimize(
     time_limit: seconds, for emergencies only, since what it cuts short depends on the machine's load: the regions not yet
         searched keep their original kernels, and the report says so. The search is bounded by counts.
     rules: the rules to use instead of the built-in packs.
+    cache: False to search anew and keep nothing, or the folder to use instead of the user's own (see `eqsat.cache`).
 
     Raises ValueError for an unknown target or tier or an argument number out of range, TypeError or ValueError where `fn`
     cannot be traced.
@@ -79,7 +85,7 @@ def optimize(
     start = time.perf_counter()
     graph = fn if isinstance(fn, Graph) else Graph.from_jax(fn, *args, **kwargs)
     admitted = select(import_module("eqsat.rules").RULES if rules is None else rules, numerics)
-    search = _Search(card, admitted, objective, start + time_limit)
+    search = _Search(card, admitted, objective, start + time_limit, cache_of(cache))
     program = _planned(graph, search, numerics, constants)
     program.request = Request(target, numerics, objective, tuple(constants), time_limit, admitted)
     program.notes.update(
@@ -183,6 +189,7 @@ class RegionPlan:
     kernels: tuple[Candidate, ...]
     gap: float
     summary: str
+    complete: bool = True  # False if the clock ended the search
 
     @property
     def rules(self) -> tuple[str, ...]:
@@ -217,8 +224,8 @@ def search_region(engine: Engine, region: Region, card: Device, objective: str, 
 class _Search:
     """Optimises each distinct region once."""
 
-    def __init__(self, card: Device, rules: Sequence[Rule], objective: str, deadline: float) -> None:
-        self.card, self.rules, self.objective, self.deadline = card, rules, objective, deadline
+    def __init__(self, card: Device, rules: Sequence[Rule], objective: str, deadline: float, cache: Cache | None) -> None:
+        self.card, self.rules, self.objective, self.deadline, self.cache = card, rules, objective, deadline, cache
         self.plans: dict[Hashable, RegionPlan] = {}
         self._engine: Engine | None = None
         self._names: dict[str, int] = {}
@@ -228,8 +235,34 @@ class _Search:
         own = local(region)
         key = own.key
         if key not in self.plans:
-            self.plans[key] = self._optimise(own)
+            self.plans[key] = self._recalled(own)
         return self._instance(self.plans[key], region)
+
+    def _recalled(self, region: Region) -> RegionPlan:
+        """The plan that the cache has, or else a new one, which it then has."""
+        if self.cache is None:
+            return self._optimise(region)
+        key = key_of(region.key, self.card, self.objective, self._laws)
+        if (data := self.cache.get(key)) is not None:
+            try:
+                kernels, facts = plan_codec.decode(region, data)
+                log.info("region of %d tensors: from the cache", len(region.definitions))
+                return RegionPlan(region, self._named(kernels), **facts)
+            except ValueError as error:
+                log.info("cache: %s", error)
+                self.cache.drop(key)
+        plan = self._optimise(region)
+        if plan.complete:
+            facts = {"gap": plan.gap, "summary": plan.summary}
+            self.cache.put(key, plan_codec.encode(region, plan.kernels, facts))
+        return plan
+
+    @cached_property
+    def _laws(self) -> tuple[Hashable, ...]:
+        """What the rules say; where they stand does not matter."""
+        return tuple(
+            (r.name, r.tier, r.phase, r.law, tuple((v, s.name, s.kinds) for v, s in r.sorts.items())) for r in self.rules
+        )
 
     def _optimise(self, region: Region) -> RegionPlan:
         start = time.perf_counter()
@@ -243,7 +276,8 @@ class _Search:
             log.debug("  %s made %d e-nodes", name, rows)
         for candidate in found.choice.candidates:
             log.debug("  chose %s, %.2f us: %s", candidate.kernel.name, candidate.cost.seconds * 1e6, candidate.schedule)
-        return RegionPlan(region, self._named(found.choice.candidates), found.choice.gap, found.summary)
+        complete = not found.saturated.stopped.startswith("time")
+        return RegionPlan(region, self._named(found.choice.candidates), found.choice.gap, found.summary, complete)
 
     def _unoptimised(self, region: Region, summary: str) -> RegionPlan:
         kernels = []
@@ -253,7 +287,7 @@ class _Search:
             kernels.append(
                 Candidate((), frozenset(), kernel, original.cost, original.cost.seconds, original.schedule, frozenset())
             )
-        return RegionPlan(region, self._named(tuple(kernels)), 1.0, summary)
+        return RegionPlan(region, self._named(tuple(kernels)), 1.0, summary, complete=False)
 
     def _named(self, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
         """Kernels with names that are unique in the program and leaf tensors only."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["EQSAT_CACHE_DIR"] = ""  # searches are what is tested
 
 import hypothesis  # noqa: E402
 import numpy as np  # noqa: E402

@@ -1,0 +1,182 @@
+"""The cache: the same text with and without it, damage repaired, processes that do not disturb each other."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from importlib import import_module
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import eqsat
+from eqsat import plan_codec
+from eqsat.cache import Cache, cache_of, key_of
+from eqsat.cli import main
+
+pipeline = import_module("eqsat.optimize")
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A cache of the test's own as the user's."""
+    monkeypatch.setenv("EQSAT_CACHE_DIR", str(tmp_path / "cache"))
+    return cache_of(True)
+
+
+def attention(q, k, v):
+    return jax.nn.softmax(q @ k.T, -1) @ v
+
+
+def specs(n=32):
+    return [jax.ShapeDtypeStruct((n, 16), jnp.float32)] * 3
+
+
+def text(program):
+    return program.report() + "".join(k.source(b) for k in program.kernels for b in ("triton", "jax"))
+
+
+@pytest.fixture
+def searched(monkeypatch):
+    """The regions that were searched rather than recalled."""
+    regions, search = [], pipeline.search_region
+
+    def counted(engine, region, *rest):
+        regions.append(region)
+        return search(engine, region, *rest)
+
+    monkeypatch.setattr(pipeline, "search_region", counted)
+    return regions
+
+
+def test_a_second_run_searches_nothing_and_says_the_same(own, searched):
+    without = eqsat.optimize(attention, *specs(), cache=False)
+    assert own.statistics().entries == 0
+    first = eqsat.optimize(attention, *specs())
+    count = len(searched)
+    second = eqsat.optimize(attention, *specs())
+    assert count == 2 and len(searched) == count
+    assert text(without) == text(first) == text(second)
+    assert own.statistics().entries == 1 and own.statistics().hits == 1
+    args = [jax.random.normal(jax.random.key(n), s.shape) for n, s in enumerate(specs())]
+    assert jnp.allclose(second(*args), attention(*args), rtol=1e-4, atol=1e-5)
+
+
+def test_another_program_of_equal_structure_keeps_its_own_names(own, searched):
+    def same(part1, y, z):
+        return jax.nn.softmax(part1 @ y.T, -1) @ z
+
+    eqsat.optimize(attention, *specs())
+    assert text(eqsat.optimize(same, *specs())) == text(eqsat.optimize(same, *specs(), cache=False))
+    assert len(searched) == 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"target": "a100"}, {"objective": "traffic"}, {"numerics": "exact"}, {"rules": ()}, {"n": 48}],
+    ids=lambda o: next(iter(o)),
+)
+def test_what_a_plan_depends_on_is_part_of_the_key(own, searched, options):
+    eqsat.optimize(attention, *specs())
+    eqsat.optimize(attention, *specs(options.pop("n", 32)), **options)
+    assert len(searched) == 2
+
+
+def test_versions_are_part_of_the_key(own, monkeypatch):
+    before = key_of("x")
+    monkeypatch.setattr("eqsat.cache._versions", lambda: ("another",))
+    assert key_of("x") != before
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[:-7], lambda b: b"", lambda b: b[:50] + b"\0" + b[51:], lambda b: b[:32]])
+def test_damage_is_found_and_repaired(own, searched, damage):
+    wanted = text(eqsat.optimize(attention, *specs()))
+    (path,) = own.folder.glob("*.plan")
+    whole = path.read_bytes()
+    path.write_bytes(damage(whole))
+    assert text(eqsat.optimize(attention, *specs())) == wanted
+    assert len(searched) == 2 and path.read_bytes() == whole
+
+
+def test_only_the_classes_of_a_plan_are_unpickled(own, searched):
+    """An entry with a right checksum that would run a command is refused."""
+
+    class Command:
+        def __reduce__(self):
+            return os.system, ("exit 3",)
+
+    eqsat.optimize(attention, *specs())
+    (path,) = own.folder.glob("*.plan")
+    data = pickle.dumps(([Command()], {}))
+    with pytest.raises(ValueError, match="system"):
+        plan_codec.decode(searched[0], data)
+    own.put(path.stem, data)
+    eqsat.optimize(attention, *specs())
+    assert len(searched) == 2
+
+
+def test_a_search_that_the_clock_ended_is_not_kept(own):
+    eqsat.optimize(attention, *specs(), time_limit=0.0)
+    assert own.statistics().entries == 0
+
+
+def test_the_least_recently_used_go_first(tmp_path):
+    cache = Cache(tmp_path, limit_nbytes=400)
+    for n in range(3):
+        cache.put(f"k{n}", bytes(100))
+        os.utime(tmp_path / f"k{n}.plan", (n, n))
+    assert cache.get("k0") == bytes(100)  # now the latest
+    cache.put("k3", bytes(100))
+    assert [n for n in range(4) if cache.get(f"k{n}")] == [0, 2, 3]
+    assert cache.statistics().nbytes <= 400
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    program = eqsat.optimize(attention, *specs(), cache=tmp_path / "file" / "cache")
+    assert len(program.launches) == 1
+    assert (tmp_path / "file").read_text() == ""
+
+
+WRITER = """
+import sys
+from eqsat.cache import Cache
+cache = Cache(__import__("pathlib").Path(sys.argv[1]), limit_nbytes=20_000)
+for n in range(80):
+    key = f"k{n % 7}"
+    content = cache.get(key)
+    assert content is None or content == key.encode() * 500, "half an entry was read"
+    cache.put(key, key.encode() * 500)
+"""
+
+
+def test_processes_do_not_disturb_each_other(tmp_path):
+    processes = [subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stderr=subprocess.PIPE) for _ in range(3)]
+    for process in processes:
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors.decode()
+    assert {p.suffix for p in tmp_path.iterdir()} == {".plan", ""}  # nothing half-written is left
+
+
+def test_the_command_shows_and_clears(own, capsys, monkeypatch):
+    own.put("a", b"12345")
+    own.get("a")
+    (own.folder / "mine.txt").write_text("not ours")
+    assert main(["cache", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["entries"], facts["nbytes"], facts["hits"]) == (1, 37, 1)
+    assert main(["cache", "--clear"]) == 0
+    assert own.statistics().entries == own.statistics().hits == 0
+    assert [p.name for p in own.folder.iterdir()] == ["mine.txt"]
+    monkeypatch.setenv("EQSAT_CACHE_DIR", "")
+    assert main(["cache"]) == 2
+
+
+def test_the_switch(monkeypatch, tmp_path):
+    monkeypatch.delenv("EQSAT_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_of(True).folder.name == "eqsat"
+    assert cache_of(False) is None
+    assert cache_of(tmp_path).folder == tmp_path
