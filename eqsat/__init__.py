@@ -1,10 +1,11 @@
 """eqsat: equality saturation for tensor programs, with GPU code generation."""
 
 from eqsat.graph import Graph
+from eqsat.jitted import jit
 from eqsat.optimize import optimize
 from eqsat.program import Program
 
-__all__ = ["Graph", "Program", "optimize", "torch_compile"]
+__all__ = ["Graph", "Program", "jit", "optimize", "torch_compile"]
 __version__ = "0.1.0"
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -127,6 +127,7 @@ class Graph:
     argument_leaves: tuple[tuple[int, ...], ...]  # per positional argument, its flat inputs
     keyword_leaves: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     hints: Mapping[Variable, str] = field(default_factory=dict)  # names wanted for variables
+    closed: Any = None  # as JAX traced it, calls not inlined
 
     @staticmethod
     def from_jax(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Graph:
@@ -218,6 +219,13 @@ class Graph:
             known.update(zip(equation.outputs, equation.bind(*map(value, equation.inputs)), strict=True))
         return [value(atom) for atom in self.outputs]
 
+    @cached_property
+    def jaxpr(self) -> Any:
+        """The function of flat arrays as JAX traced it, with the derivative rules of its calls."""
+        if self.closed is not None:
+            return self.closed
+        return jax.make_jaxpr(self.evaluate)(*(jax.ShapeDtypeStruct(v.shape, v.aval.dtype) for v in self.inputs))
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function, evaluated one equation after the other."""
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
@@ -249,21 +257,32 @@ def _indented(body: Graph) -> str:
     return str(body).replace("\n", "\n    ")
 
 
+@dataclass(frozen=True)
+class Static:
+    """An argument, or a leaf of one, that the function takes as it is."""
+
+    value: Any
+
+
 # --- tracing ----------------------------------------------------------------------------------------------------
 
 
 def trace(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Graph:
-    """The graph of a function; errors are those of the function and of JAX."""
-    paths, in_tree = jax.tree_util.tree_flatten_with_path((tuple(args), dict(kwargs)))
+    """The graph of a function; errors are those of the function and of JAX. A `Static` leaf of the arguments is no input."""
+    leaves, in_tree = jax.tree_util.tree_flatten_with_path((tuple(args), dict(kwargs)))
+    paths = [(path, leaf) for path, leaf in leaves if not isinstance(leaf, Static)]
     structure: list[Any] = []
 
     def flat(*values: Any) -> list[Any]:
-        args, kwargs = jax.tree_util.tree_unflatten(in_tree, values)
+        given = iter(values)
+        every = [leaf.value if isinstance(leaf, Static) else next(given) for _, leaf in leaves]
+        args, kwargs = jax.tree_util.tree_unflatten(in_tree, every)
         results, tree = jax.tree_util.tree_flatten(fn(*args, **kwargs))
         structure.append(tree)
         return results
 
-    inputs, constants, equations, outputs = _Inliner().program(jax.make_jaxpr(flat)(*(leaf for _, leaf in paths)))
+    closed = jax.make_jaxpr(flat)(*(leaf for _, leaf in paths))
+    inputs, constants, equations, outputs = _Inliner().program(closed)
     parameters = names.parameters_of(fn, len(args))
     hints = dict(zip(inputs, (names.path_name(path, parameters) for path, _ in paths), strict=True))
     hints |= {v: hint for v, value in constants.items() if (hint := names.closure_name(fn, value))}
@@ -271,7 +290,7 @@ def trace(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     positional = tuple(tuple(i for i, w in enumerate(where) if w == (0, a)) for a in range(len(args)))
     keyword = {k: tuple(i for i, w in enumerate(where) if w == (1, k)) for k in kwargs}
     name = names.function_name(fn)
-    return pruned(Graph(name, inputs, constants, equations, outputs, in_tree, structure[-1], positional, keyword, hints))
+    return pruned(Graph(name, inputs, constants, equations, outputs, in_tree, structure[-1], positional, keyword, hints, closed))
 
 
 # Calls whose body is inlined, with the parameter that holds the body.
@@ -369,7 +388,25 @@ def from_jaxpr(jaxpr: Any, name: str) -> Graph:
     out_tree = jax.tree_util.tree_structure([0] * len(outputs))
     leaves = tuple((n,) for n in range(len(inputs)))
     hints = dict(zip(reversed(inputs), reversed(names.jaxpr_arguments(closed)), strict=False))
-    return pruned(Graph(name, inputs, constants, equations, outputs, in_tree, out_tree, leaves, {}, hints))
+    return pruned(Graph(name, inputs, constants, equations, outputs, in_tree, out_tree, leaves, {}, hints, closed))
+
+
+def lifted(graph: Graph) -> tuple[list[Any], Graph]:
+    """Values of an outer trace that a traced function closes over, and its graph with them as its first inputs."""
+    closed = graph.jaxpr
+    captured = [c for c in closed.consts if isinstance(c, jax.core.Tracer)]
+    if not captured:
+        return [], graph
+
+    def function(*operands: Any) -> list[Any]:
+        given = iter(operands)
+        consts = [next(given) if isinstance(c, jax.core.Tracer) else c for c in closed.consts]
+        return jax.core.eval_jaxpr(closed.jaxpr, consts, *given)
+
+    inputs = [
+        jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in (*map(jax.typeof, captured), *closed.in_avals)
+    ]
+    return captured, replace(from_jaxpr(jax.make_jaxpr(function)(*inputs), graph.name), out_tree=graph.out_tree)
 
 
 def pruned(graph: Graph) -> Graph:
@@ -381,7 +418,4 @@ def pruned(graph: Graph) -> Graph:
             kept.append(equation)
             needed.update(equation.inputs)
     constants = {v: c for v, c in graph.constants.items() if v in needed}
-    return Graph(
-        graph.name, graph.inputs, constants, tuple(reversed(kept)), graph.outputs,
-        graph.in_tree, graph.out_tree, graph.argument_leaves, graph.keyword_leaves, graph.hints,
-    )  # fmt: skip
+    return replace(graph, constants=constants, equations=tuple(reversed(kept)))

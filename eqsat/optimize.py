@@ -77,11 +77,7 @@ def optimize(
     Raises ValueError for an unknown target or tier or an argument number out of range, TypeError or ValueError where `fn`
     cannot be traced.
     """
-    card = device(target)
-    if numerics not in TIERS:
-        raise ValueError(f"numerics {numerics!r}: one of {', '.join(TIERS)} required")
-    if objective not in OBJECTIVES:
-        raise ValueError(f"objective {objective!r}: one of {', '.join(OBJECTIVES)} required")
+    card = checked(target, numerics, objective)
     start = time.perf_counter()
     graph = fn if isinstance(fn, Graph) else Graph.from_jax(fn, *args, **kwargs)
     admitted = select(import_module("eqsat.rules").RULES if rules is None else rules, numerics)
@@ -98,6 +94,16 @@ def optimize(
     after, before = program.cost, program.baseline
     log.info("planned %d launches, %.1f us predicted, %.1f us before", after.launches, after.seconds * 1e6, before.seconds * 1e6)
     return program
+
+
+def checked(target: str, numerics: str, objective: str) -> Device:
+    """The device of a target; raises ValueError for an unknown target, tier or objective."""
+    card = device(target)
+    if numerics not in TIERS:
+        raise ValueError(f"numerics {numerics!r}: one of {', '.join(TIERS)} required")
+    if objective not in OBJECTIVES:
+        raise ValueError(f"objective {objective!r}: one of {', '.join(OBJECTIVES)} required")
+    return card
 
 
 def _planned(graph: Graph, search: _Search, numerics: str, constants: Sequence[int] | None) -> Program:

@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from eqsat.lower import lower
 from eqsat.notation import Kernel, Tensor
 from eqsat.read import Call
 from eqsat.schedule import Schedule
+from eqsat.transform import Function, apply, program_p, traced
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -127,7 +128,6 @@ class Program:
         self.baseline, self.cost, self.notes = baseline, cost, dict(notes or {})
         self.request = request  # None for a program that no search made
         self._prepared: tuple[tuple[Array, ...], list[Array]] | None = None
-        self._compiled: dict[tuple[str, bool], Any] = {}
         self._check_order()
 
     def _check_order(self) -> None:
@@ -219,22 +219,37 @@ class Program:
         return array
 
     def run(self, *flat: Array) -> list[Array]:
-        """The flat outputs for flat arguments of the right shapes."""
+        """The flat outputs for flat arguments of the right shapes; under JAX's transformations see `eqsat.transform`."""
         with self.graph.mode():
-            return self._jit("_evaluate", list(self.constants.values()), list(flat), self._once(flat))
+            return apply(self.function, flat) if traced() else self._compiled(self.held(flat), list(flat))
 
-    def _jit(self, method: str, *args: list[Array]) -> list[Array]:
-        """Run a method compiled; only a jit that is not inside another may keep XLA from dropping roundings."""
-        traced = any(isinstance(a, jax.core.Tracer) for arrays in args for a in arrays)
-        if (method, traced) not in self._compiled:
-            options = None if traced else KEEP_CASTS
-            self._compiled[method, traced] = jax.jit(getattr(self, method), compiler_options=options)
-        return self._compiled[method, traced](*args)
+    @cached_property
+    def _compiled(self) -> Callable[[list[Array], list[Array]], list[Array]]:
+        """Only a jit that is not inside another may keep XLA from dropping roundings."""
+        if self.function.closed.effects:
+            return jax.jit(self.evaluate, compiler_options=KEEP_CASTS)
+        return jax.jit(lambda held, flat: program_p.bind(*held, *flat, function=self.function), compiler_options=KEEP_CASTS)
 
-    def _evaluate(self, constants: list[Array], flat: list[Array], prepared: list[Array]) -> list[Array]:
+    @cached_property
+    def function(self) -> Function:
+        """The program to JAX's transformations."""
+        again = None if self.request is None else replace(self.request, constants=()).optimize
+        return Function(self.name, self.graph.jaxpr, again, program=self)
+
+    def held(self, flat: Sequence[Array]) -> list[Array]:
+        """What a run needs besides its arguments: constants, and what was computed from them once if that is possible."""
+        with jax.ensure_compile_time_eval():
+            return [*self.constants.values(), *self._once(flat)]
+
+    def evaluate(self, held: Sequence[Array], flat: Sequence[Array]) -> list[Array]:
+        """The flat outputs, step after step; traceable."""
+        constants, prepared = held[: len(self.constants)], held[len(self.constants) :]
         values = self._values(constants, flat)
-        values.update(zip(self._prepared_tensors, prepared, strict=True))
-        self._run_steps([s for s in self.steps if not _is_constant(s)], values)
+        if len(prepared) == len(self._prepared_tensors):
+            values.update(zip(self._prepared_tensors, prepared, strict=True))
+            self._run_steps([s for s in self.steps if not _is_constant(s)], values)
+        else:
+            self._run_steps(self.steps, values)
         return [values[t] for t in self.outputs]
 
     def inline(self, *flat: Array, launch: Launch | None = None) -> list[Array]:
@@ -246,12 +261,15 @@ class Program:
         self._run_steps(self.steps, values, launch)
         return [values[t] for t in self.outputs]
 
-    def _evaluate_once(self, constants: list[Array], flat: list[Array]) -> list[Array]:
-        values = self._values(constants, flat)
+    def _evaluate_once(self, constants: list[Array], given: list[Array]) -> list[Array]:
+        """The constant steps, from the inputs that they read."""
+        values = dict(zip(self.constants, constants, strict=True))
+        read = {t for s in self.steps if _is_constant(s) for t in s.inputs}
+        values.update(zip((t for t in self.inputs if t in read), given, strict=True))
         self._run_steps([s for s in self.steps if _is_constant(s)], values)
         return [values[t] for t in self._prepared_tensors]
 
-    def _values(self, constants: list[Array], flat: list[Array]) -> dict[Tensor, Array]:
+    def _values(self, constants: Sequence[Array], flat: Sequence[Array]) -> dict[Tensor, Array]:
         values = dict(zip(self.inputs, flat, strict=True))
         values.update(zip(self.constants, constants, strict=True))
         return values
@@ -273,16 +291,21 @@ class Program:
         return tuple(t for t in made if t in used)
 
     def _once(self, flat: Sequence[Array]) -> list[Array]:
-        """The values of constant steps: kept as long as the arguments that they depend on are the same arrays."""
+        """The values of constant steps: kept as long as the arguments that they depend on are the same arrays.
+
+        None where these arguments are being traced.
+        """
         if not self._prepared_tensors:
             return []
         read = {t for s in self.steps if _is_constant(s) for t in s.inputs}
         key = tuple(a for t, a in zip(self.inputs, flat, strict=True) if t in read)
         if self._prepared is not None and all(a is b for a, b in zip(self._prepared[0], key, strict=True)):
             return self._prepared[1]
-        results = self._jit("_evaluate_once", list(self.constants.values()), list(flat))
-        if not any(isinstance(a, jax.core.Tracer) for a in (*key, *results)):
-            self._prepared = (key, results)
+        if any(isinstance(a, jax.core.Tracer) for a in key):
+            return []
+        values = {t: a for t, a in zip(self.inputs, flat, strict=True) if t in read}
+        results = jax.jit(self._evaluate_once, compiler_options=KEEP_CASTS)(list(self.constants.values()), list(values.values()))
+        self._prepared = (key, results)
         return results
 
     # --- looking

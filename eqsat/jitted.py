@@ -1,0 +1,127 @@
+"""`eqsat.jit`: a function that runs as the program optimised for the arguments it is called with, in place of `jax.jit`.
+
+`jax.jit` itself does the dispatch. So a call costs what it costs there, and what makes `jax.jit` trace anew (shapes, dtypes,
+weak types, shardings, static arguments, the structure of the arguments, JAX's settings) makes this trace anew. A program is
+searched for what was traced, unless it is known, and bound in its place (`eqsat.transform`).
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
+
+import jax
+
+from eqsat.graph import Graph, Static, lifted, trace
+from eqsat.optimize import checked, optimize
+from eqsat.program import KEEP_CASTS, Program
+from eqsat.rule import Rule
+from eqsat.transform import apply, traced
+
+Settings = dict[str, Any]
+
+
+class Jitted:
+    """A function that runs as optimised programs; made by `jit`. It may be called by several threads."""
+
+    def __init__(self, fn: Callable[..., Any], options: Settings, static: Settings, donated: Settings) -> None:
+        functools.update_wrapper(self, fn)
+        self._fn, self._options, self._static = fn, options, static
+        self._programs: dict[Hashable, Program] = {}
+        self._lock = threading.RLock()
+        run = functools.wraps(fn)(lambda *args, **kwargs: self._run(args, kwargs))
+        self._outermost: Any = jax.jit(run, compiler_options=KEEP_CASTS, **static, **donated)
+        self._inner: Any = jax.jit(run, **static, **donated)  # JAX takes compiler options at the outermost only
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return (self._inner if traced() else self._outermost)(*args, **kwargs)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """As a method: `self` is an argument like any other, as it is for `jax.jit`."""
+        return self if instance is None else functools.partial(self, instance)
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """The programs made so far."""
+        with self._lock:
+            return tuple(self._programs.values())
+
+    def program(self, *args: Any, **kwargs: Any) -> Program:
+        """The program for arguments, which may be `jax.ShapeDtypeStruct`s; searched if it is not known."""
+        found: list[Program] = []
+
+        def run(*args: Any, **kwargs: Any) -> tuple[()]:
+            found.append(self._program(self._graph(args, kwargs)))
+            return ()
+
+        jax.jit(functools.wraps(self._fn)(run), **self._static).eval_shape(*args, **kwargs)
+        return found[-1]
+
+    def clear_cache(self) -> None:
+        """Forget the programs and what was compiled."""
+        with self._lock:
+            self._programs.clear()
+        self._outermost.clear_cache()
+        self._inner.clear_cache()
+
+    def _run(self, args: tuple[Any, ...], kwargs: Settings) -> Any:
+        """While `jax.jit` traces: the program's results."""
+        graph = self._graph(args, kwargs)
+        flat = [leaf for leaf in jax.tree_util.tree_leaves((args, kwargs)) if isinstance(leaf, jax.core.Tracer)]
+        captured, graph = lifted(graph)
+        results = apply(self._program(graph).function, [*captured, *flat])
+        return jax.tree_util.tree_unflatten(graph.out_tree, results)
+
+    def _graph(self, args: tuple[Any, ...], kwargs: Settings) -> Graph:
+        """What `jax.jit` traces is a tracer; what it does not is static."""
+
+        def marked(leaf: Any) -> Any:
+            return leaf if isinstance(leaf, jax.core.Tracer) else Static(leaf)
+
+        args, kwargs = jax.tree_util.tree_map(marked, (args, kwargs))
+        return trace(self._fn, args, kwargs)
+
+    def _program(self, graph: Graph) -> Program:
+        """The program of what was traced: equal text over the same constants is the same function."""
+        closed = graph.jaxpr
+        key = (str(closed.jaxpr), tuple(map(str, closed.in_avals)), graph.out_tree, tuple(map(id, closed.consts)))
+        with self._lock:
+            if key not in self._programs:
+                with jax.ensure_compile_time_eval():
+                    self._programs[key] = optimize(graph, **self._options)
+            return self._programs[key]  # which holds the constants, so that their ids stay theirs
+
+
+def jit(
+    fn: Callable[..., Any] | None = None,
+    *,
+    target: str = "h100",
+    numerics: str = "reassociate",
+    objective: str = "time",
+    time_limit: float = 30.0,
+    rules: Iterable[Rule] | None = None,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Iterable[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Iterable[str] | None = None,
+) -> Any:
+    """As `jax.jit`, with what `eqsat.optimize` makes of the function; also a decorator, with or without options.
+
+    target, numerics, objective, time_limit, rules: as for `eqsat.optimize`. static_*, donate_*: as for `jax.jit`. Arrays that the
+    function closes over are constants: what depends on them alone is computed once. Gradients, batched forms and loops over the
+    function are optimised as programs of their own when they are first needed.
+
+    Returns a `Jitted`. Raises ValueError for an unknown target, tier or objective; a call raises what tracing `fn` raises.
+    """
+    if fn is None:
+        options = {k: v for k, v in locals().items() if k != "fn"}
+        return functools.partial(jit, **options)
+    if not callable(fn):
+        raise TypeError(f"eqsat.jit: a function required, got {type(fn).__name__}")
+    checked(target, numerics, objective)
+    rules = None if rules is None else tuple(rules)
+    options = {"target": target, "numerics": numerics, "objective": objective, "time_limit": time_limit, "rules": rules}
+    static = {"static_argnums": static_argnums, "static_argnames": static_argnames}
+    return Jitted(fn, options, static, {"donate_argnums": donate_argnums, "donate_argnames": donate_argnames})
