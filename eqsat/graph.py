@@ -222,7 +222,8 @@ class Graph:
     @cached_property
     def jaxpr(self) -> Any:
         """The function of flat arrays as JAX traced it, with the derivative rules of its calls."""
-        if self.closed is not None:
+        closed = self.closed  # of a graph with fewer outputs than were traced, it is another function
+        if closed is not None and (len(closed.in_avals), len(closed.out_avals)) == (len(self.inputs), len(self.outputs)):
             return self.closed
         return jax.make_jaxpr(self.evaluate)(*(jax.ShapeDtypeStruct(v.shape, v.aval.dtype) for v in self.inputs))
 

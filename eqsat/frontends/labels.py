@@ -44,4 +44,4 @@ def labelled(graph: Graph, marks: Sequence[Mark], outputs: int, hints: Mapping[V
                 for v in equation.outputs:
                     hints.setdefault(v, f"{mark.name}_{names.short(equation)}")
         equations.append(equation)
-    return pruned(replace(graph, equations=tuple(equations), outputs=graph.outputs[:outputs], out_tree=tree, hints=hints, closed=None))
+    return pruned(replace(graph, equations=tuple(equations), outputs=graph.outputs[:outputs], out_tree=tree, hints=hints))
