@@ -323,8 +323,8 @@ class Cones:
         return altered
 
     def root(self, e: Entity, best: dict[int, Fragment]) -> Fragment | None:
-        """The best fragment that computes an entity rather than loading it."""
-        computed = (n for n in self.row_numbers[e.class_id] if self.rows[n].head != "load" or self.rows[n].args)
+        """The best fragment that computes an entity rather than loading it; a view of what the region is given is copied."""
+        computed = (n for n in self.row_numbers[e.class_id] if not self.row_leaf[n] or self.rows[n].args)
         found = (self._single(e.class_id, n, best) for n in computed)
         return min((f for f in found if f is not None and not f.leaves & e.bit), default=None)
 

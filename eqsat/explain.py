@@ -18,7 +18,7 @@ from eqsat import report
 from eqsat.ablation import Ablated, Ablation, times
 from eqsat.boundaries import Boundary, boundaries
 from eqsat.cost import FREE, Cost
-from eqsat.devices import device
+from eqsat.devices import Device, device
 from eqsat.graph import Graph
 from eqsat.kernels import Candidate
 from eqsat.optimize import parts_of
@@ -117,14 +117,14 @@ def explain(program: Program, seconds: float = 60.0) -> Explanation:
     request = program.request
     if request is None:
         raise ValueError(f"explain {program.name}: a program that eqsat.optimize made required, got one without its search")
-    start = time.perf_counter()
+    start, card = time.perf_counter(), device(program.target)
     distinct: dict[Hashable, tuple[Region, int]] = {}
     part_of: dict[str, int] = {}
-    for number, (part, count) in enumerate(_regions(program.graph, request.constants, 1)):
+    for number, (part, count) in enumerate(_regions(program.graph, request.constants, card, 1)):
         part_of.update((d.name, number) for d in part.definitions)
         region = local(part)
         distinct[region.key] = region, distinct.get(region.key, (region, 0))[1] + count
-    ablation = Ablation(request, device(program.target), start + seconds)
+    ablation = Ablation(request, card, start + seconds)
     ablated = [
         (ablation.ablate(region, f"region {n} of {len(distinct)}"), count)
         for n, (region, count) in enumerate(sorted(distinct.values(), key=lambda found: -found[1] * len(found[0].definitions)), 1)
@@ -150,14 +150,14 @@ def explain(program: Program, seconds: float = 60.0) -> Explanation:
     )
 
 
-def _regions(graph: Graph, constants: Sequence[int] | None, count: int) -> Iterator[tuple[Region, int]]:
+def _regions(graph: Graph, constants: Sequence[int] | None, card: Device, count: int) -> Iterator[tuple[Region, int]]:
     """The regions of a graph and of its loops and branches, and how often each runs (once where values decide)."""
-    for part in parts_of(graph, read(graph), constants)[1]:
+    for part in parts_of(graph, read(graph), constants, card)[1]:
         if isinstance(part, Region):
             yield part, count
         else:
             for body in part.eqn.bodies:
-                yield from _regions(body, None, count * (part.eqn.trips or 1))
+                yield from _regions(body, None, card, count * (part.eqn.trips or 1))
 
 
 def _sum(costs: Iterable[tuple[Cost | None, int]]) -> Cost | None:

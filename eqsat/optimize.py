@@ -21,6 +21,7 @@ from eqsat.extract import Choice, choose
 from eqsat.graph import Equation, Graph
 from eqsat.kernels import Candidate, Pool
 from eqsat.notation import Kernel, Stored, Tensor
+from eqsat.overlap import overlapped
 from eqsat.program import PlannedKernel, Program
 from eqsat.read import Call, Reading, read
 from eqsat.regions import Region, cut, kept_steps, loads_in, local, retarget
@@ -109,7 +110,7 @@ def checked(target: str, numerics: str, objective: str) -> Device:
 def _planned(graph: Graph, search: _Search, numerics: str, constants: Sequence[int] | None) -> Program:
     """The program of a graph, or of a loop's body, in which nothing is computed once (`constants` is None)."""
     reading = read(graph)
-    outputs, parts = parts_of(graph, reading, constants)
+    outputs, parts = parts_of(graph, reading, constants, search.card)
     log.info("read %s: %d equations, %d tensors, %d parts", graph.name, len(graph.equations), len(reading.steps), len(parts))
     bodies = {body: _planned(body, search, numerics, None) for e in graph.equations for body in e.bodies}
     planned: list[PlannedKernel | Call] = []
@@ -145,12 +146,14 @@ def looped(equation: Equation, costs: Sequence[Cost]) -> Cost:
     return sum(costs, FREE) * (1 if equation.trips is None else equation.trips)
 
 
-def parts_of(graph: Graph, reading: Reading, constants: Sequence[int] | None) -> tuple[tuple[Tensor, ...], list[Region | Call]]:
+def parts_of(
+    graph: Graph, reading: Reading, constants: Sequence[int] | None, card: Device
+) -> tuple[tuple[Tensor, ...], list[Region | Call]]:
     """The program's output tensors, and what it is cut into: regions and calls, in program order."""
     fixed = frozenset() if constants is None else _constant_tensors(graph, reading, constants)
     steps, renamed = kept_steps(reading.steps, reading.outputs)
     outputs = tuple(renamed.get(t, t) for t in reading.outputs)
-    return outputs, cut(steps, outputs, fixed)
+    return outputs, overlapped(cut(steps, outputs, fixed), outputs, card)
 
 
 def _constant_tensors(graph: Graph, reading: Reading, constants: Sequence[int]) -> frozenset[Tensor]:

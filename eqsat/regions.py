@@ -257,8 +257,7 @@ def _copies_early(steps: Sequence[Any]) -> list[Any]:
     copies: dict[Tensor, list[Any]] = defaultdict(list)
     rest: list[Any] = []
     for step in steps:
-        is_copy = isinstance(step, Stored) and step.term.head == "load" and not step.term.args
-        (copies[step.term.tensor] if is_copy and isinstance(step.term.tensor, Stored) else rest).append(step)
+        (copies[step.term.tensor] if _is_copy(step) else rest).append(step)
     result: list[Any] = []
     queue = list(reversed(rest))
     while queue:
@@ -266,6 +265,11 @@ def _copies_early(steps: Sequence[Any]) -> list[Any]:
         result.append(step)
         queue.extend(reversed(copies.pop(step, [])))
     return result
+
+
+def _is_copy(step: Any) -> bool:
+    """True for a view of a stored tensor that is stored too."""
+    return isinstance(step, Stored) and step.term.head == "load" and not step.term.args and isinstance(step.term.tensor, Stored)
 
 
 def _inlined(term: Term, renamed: dict[Tensor, Tensor], keep: set[Stored], memo: dict[Term, Term]) -> Term:
@@ -344,7 +348,7 @@ def _ends(steps: Sequence[Any], last_use: dict[Tensor, int]) -> list[int]:
             start = i + 1
         elif i + 1 - start > MAX_DEFINITIONS:
             half = start + MAX_DEFINITIONS // 2
-            best = min(range(half, i + 1), key=lambda j: crossing[j])
+            best = min(range(half, i + 1), key=lambda j: (_is_copy(steps[j + 1]) if j + 1 < len(steps) else False, crossing[j]))
             ends.append(best + 1)
             start = best + 1
     ends.append(len(steps))

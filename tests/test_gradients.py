@@ -1,5 +1,8 @@
 """Gradients of programs as people write them: what their plans store, and their numbers against float64."""
 
+from dataclasses import replace
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +11,12 @@ from test_optimize import run_tiles
 
 import eqsat
 import examples
-from examples import attention
+from eqsat.devices import DEVICES, device
+from eqsat.graph import Graph
+from eqsat.optimize import parts_of
+from eqsat.read import read
+from eqsat.regions import Region
+from examples import attention, gpt2
 
 
 def with_gradient(fn):
@@ -41,3 +49,43 @@ def test_gradient_of_attention_agrees_with_float64(objective):
     for found, other, right in zip(program(cotangent, q, k, v), run_tiles(program, [cotangent, q, k, v]), wanted, strict=True):
         for result in (found, other):
             np.testing.assert_allclose(result, right, atol=2e-5 * np.abs(right).max())
+
+
+# --- across regions -------------------------------------------------------------------------------------------------
+
+
+def loss_gradient(config):
+    params = jax.eval_shape(lambda key: gpt2.init(config, key), jax.random.key(0))
+    tokens = jax.ShapeDtypeStruct((config.batch, config.sequence), jnp.int32)
+    return jax.value_and_grad(partial(gpt2.loss, heads=config.heads)), params, tokens
+
+
+def test_regions_of_a_training_step_pass_no_score_matrix():
+    config = gpt2.SMALL._replace(layers=2, vocabulary=512)
+    graph = Graph.from_jax(*loss_gradient(config))
+    _, parts = parts_of(graph, read(graph), (), device("h100"))
+    regions = [p for p in parts if isinstance(p, Region)]
+    passed = [t for r in regions for t in (*r.inputs, *r.outputs)]
+    scores = 2 * config.heads * config.sequence**2  # in bfloat16
+    assert len(regions) > 4 and max(t.nbytes for t in passed) < scores
+    made = [s for r in regions for s in r.definitions]
+    assert len(made) > len(set(made)) and max(s.nbytes for s in made) == 2 * scores  # defined in both passes instead
+
+
+@pytest.mark.slow
+def test_what_is_made_again_agrees_with_float64(monkeypatch):
+    slow = replace(DEVICES["h100"], dram_bytes_per_second=1e9, launch_seconds=1e-9)
+    monkeypatch.setitem(DEVICES, "h100", slow)  # everything pays to be made again
+    config = gpt2.RAGGED._replace(layers=1, width=32, sequence=19, vocabulary=23, dtype=jnp.float32)
+    fn, *_ = loss_gradient(config)
+    args = gpt2.init(config, jax.random.key(0)), gpt2.sample_tokens(config)
+    program = eqsat.optimize(fn, *args)
+    assert len(program.launches) < program.baseline.launches
+    flat = jax.tree.leaves(args)
+    with jax.enable_x64(), monkeypatch.context() as patch:
+        patch.setattr(gpt2, "WIDE", jnp.float64)
+        wide = jax.tree.map(lambda a: a.astype(jnp.float64) if a.dtype == jnp.float32 else a, args)
+        wanted = jax.tree.leaves(fn(*wide))
+    for found, other, right in zip(jax.tree.leaves(program(*args)), run_tiles(program, flat), wanted, strict=True):
+        for result in (found, other):
+            np.testing.assert_allclose(result, right, atol=5e-5 * max(np.abs(right).max(), 1e-3))
