@@ -12,7 +12,8 @@ import itertools
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from functools import partial
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -330,17 +331,16 @@ def _ends(steps: Sequence[Any], last_use: dict[Tensor, int]) -> list[int]:
     ends: list[int] = []
     live: dict[Tensor, int] = {}
     start = 0
-    crossing: list[int] = []
+    traffic = _CutTraffic(steps, last_use)
     for i, step in enumerate(steps):
         is_call = not isinstance(step, Stored)
         if is_call:
             ends += [i, i + 1]
             start = i + 1
         near = (t for t in _inputs(step) if t in live or last_use[t] <= i + MAX_DEFINITIONS)
-        for tensor in (*near, *(step.outputs if is_call else (step,))):
+        for tensor in (*near, *_made(step)):
             live[tensor] = tensor.nbytes
         live = {t: n for t, n in live.items() if last_use.get(t, -1) > i}
-        crossing.append(sum(live.values()))
         if is_call:
             continue
         if not live or (len(live) == 1 and _rejoins(next(iter(live)), steps[i + 1 : last_use[next(iter(live))] + 1])):
@@ -348,11 +348,39 @@ def _ends(steps: Sequence[Any], last_use: dict[Tensor, int]) -> list[int]:
             start = i + 1
         elif i + 1 - start > MAX_DEFINITIONS:
             half = start + MAX_DEFINITIONS // 2
-            best = min(range(half, i + 1), key=lambda j: (_is_copy(steps[j + 1]) if j + 1 < len(steps) else False, crossing[j]))
+            best = min(range(half, i + 1), key=partial(traffic, start))
             ends.append(best + 1)
             start = best + 1
     ends.append(len(steps))
     return sorted(set(ends))
+
+
+def _made(step: Any) -> tuple[Tensor, ...]:
+    return (step,) if isinstance(step, Stored) else step.outputs
+
+
+class _CutTraffic:
+    """Bytes that a cut behind a step stores and loads, for a region that begins at a given step.
+
+    What an earlier region has stored costs only if both sides load it.
+    """
+
+    def __init__(self, steps: Sequence[Any], last_use: dict[Tensor, int]) -> None:
+        self._steps = steps
+        self._place = {t: i for i, step in enumerate(steps) for t in _made(step)}
+        self._last_load = {t: i for i, step in enumerate(steps) for t in _inputs(step)}
+        self._outputs = {t for t, last in last_use.items() if last == len(steps)}
+
+    def __call__(self, start: int, cut: int) -> float:
+        if any(map(_is_copy, self._steps[cut + 1 : cut + 2])):
+            return inf  # the kernel that makes a tensor can write the copy
+        near = dict.fromkeys(t for step in self._steps[start : cut + 1] for t in (*_inputs(step), *_made(step)))
+        total = 0
+        for tensor in near:
+            if self._last_load.get(tensor, -1) > cut:
+                stored = self._place.get(tensor, -1) < start or tensor in self._outputs
+                total += tensor.nbytes * (1 if stored else 2)
+        return total
 
 
 def _rejoins(tensor: Tensor, later: Sequence[Any]) -> bool:
@@ -363,7 +391,7 @@ def _rejoins(tensor: Tensor, later: Sequence[Any]) -> bool:
         loaded = set(_inputs(step))
         if tensor in loaded and loaded & contracted:
             return True
-        made = set(step.outputs) if not isinstance(step, Stored) else {step}
+        made = set(_made(step))
         if loaded & depends:
             depends |= made
             if loaded & contracted or (isinstance(step, Stored) and _contraction_operands(step.term) & depends):
