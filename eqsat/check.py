@@ -105,7 +105,11 @@ class Disagreement:
 
 def disagreement(instance: Instance) -> Disagreement | None:
     """The first place at which the sides break the contract of the rule's tier."""
-    left, right = instance.left, instance.right
+    left = instance.left
+    try:
+        right = instance.right
+    except TypeError as error:
+        return Disagreement({}, left, error, "one of the values of its dtype")
     axes = tuple(sorted(left.axes | right.axes))
     if left.dtype != right.dtype:
         return Disagreement({}, left.dtype, right.dtype, "one dtype")

@@ -15,6 +15,7 @@ from eqsat.notation import Tensor, Term
 from eqsat.pattern import DTYPE_OF_BIT, Pattern
 from eqsat.pattern import Axis as AxisSort
 from eqsat.pattern import DType as DTypeSort
+from eqsat.ranges import Range, range_of
 from eqsat.rule import Rule
 from eqsat.scalars import DTYPES, SCALARS, is_float
 
@@ -61,12 +62,18 @@ class Instance:
         assert isinstance(value, float)
         return value
 
+    def range(self, pattern: Pattern) -> Range:
+        return range_of(self.term(pattern))
+
     @property
     def admitted(self) -> bool:
         """True if the conditions hold and every literal of the left side is a value of its dtype."""
         if not all(guard.holds(self) for guard in self.rule.equation.guards):
             return False
-        return all(is_value(notation.const_value(t), t.dtype) for t in self.left.walk() if t.head == "const")
+        try:
+            return all(is_value(notation.const_value(t), t.dtype) for t in self.left.walk() if t.head == "const")
+        except TypeError:
+            return False
 
     # --- the sides
 
@@ -116,8 +123,8 @@ _ARITHMETIC: dict[str, Any] = {
 
 
 def _literal(value: float, dtype: str) -> Term:
-    if not is_float(dtype) and not np.isfinite(value):
-        raise TypeError(f"a literal of dtype {dtype}: a finite number required, got {value:g}")
+    if not is_float(dtype) and not is_value(value, dtype):
+        raise TypeError(f"a literal of dtype {dtype}: one of its values required, got {value:g}")
     return notation.const(value, dtype)
 
 
@@ -155,6 +162,7 @@ class Sampler:
     def __init__(self, rule: Rule, seed: int = 0) -> None:
         self.rule, self.types = rule, rule.types
         self.rng = np.random.default_rng([seed, *rule.name.encode()])
+        self.bounded = {p.data for g in rule.equation.guards for p in g.bounded}
         self.rank = 0  # of the scale that most values of an instance have
 
     def instances(self, count: int, tries: int = 60) -> Iterator[Instance]:
@@ -188,7 +196,15 @@ class Sampler:
                 values[name] = same[0] if alias else self._term(name, dtype, list(axes.values()), mode, arrays)
             else:
                 values[name] = float(self.rng.choice(NUMBERS))
+        self._to_the_bounds(values)
         return Instance(self.rule, values, arrays, mode)
+
+    def _to_the_bounds(self, values: dict[str, Value]) -> None:
+        """Numbers that a condition compares with the values of a term are often a bound of these: there it holds or fails."""
+        ends = [x for n in sorted(self.bounded) for x in range_of(values[n])[:2] if np.isfinite(x)]  # type: ignore[arg-type]
+        for name, value in values.items():
+            if isinstance(value, float) and ends and self.rng.random() < 0.5:
+                values[name] = float(self.rng.choice(ends))
 
     def _axes(self) -> dict[str, Axis]:
         """The rule's axes, two of which may be one, and two others; extents 1, equal and unequal."""
@@ -208,6 +224,8 @@ class Sampler:
 
     def _term(self, name: str, dtype: str, axes: list[Axis], mode: str, arrays: dict[Tensor, Array]) -> Term:
         chosen = tuple(a for a in dict.fromkeys(axes) if self.rng.random() < 0.5)
+        if name in self.bounded and self.rng.random() < 0.8:
+            return self._bounded(name, dtype, chosen, mode, arrays)
         kind = self.rng.random()
         if kind < 0.65:
             return self._load(name, dtype, chosen, mode, arrays)
@@ -229,6 +247,24 @@ class Sampler:
         if op == "where":
             return notation.scalar("where", self._load(f"{name}r", "bool", axes, mode, arrays), a, b)
         return notation.scalar(op, *(a, b)[: SCALARS[op].arity])
+
+    def _bounded(self, name: str, dtype: str, axes: tuple[Axis, ...], mode: str, arrays: dict[Tensor, Array]) -> Term:
+        """A term of which something can be proved: a literal, a position, a truth value, or what gives not all values."""
+        kind = self.rng.random()
+        if dtype == "bool" or kind < 0.15:
+            return notation.const(self._array(dtype, (), mode).item(), dtype)
+        if kind < 0.3 and axes:
+            return notation.pos(Index.of(axes[0]) + int(self.rng.integers(-1, 3)), dtype)
+        if not is_float(dtype) or kind < 0.4:
+            truth = notation.scalar("lt", *(self._load(f"{name}{n}", "float32", axes, mode, arrays) for n in "pq"))
+            return notation.cast(dtype, truth)
+        inner = self._load(name, dtype, axes, mode, arrays)
+        if kind < 0.6:
+            return notation.scalar("mul", inner, inner)
+        made = notation.scalar(str(self.rng.choice(["abs", "exp", "tanh", "logistic", "sqrt"])), inner)
+        return (
+            made if kind < 0.8 else notation.scalar("add", made, notation.const(float(self.rng.choice([0.5, 1.0, 2.0])), dtype))
+        )
 
     def _load(self, name: str, dtype: str, axes: tuple[Axis, ...], mode: str, arrays: dict[Tensor, Array]) -> Term:
         axes = tuple(dict.fromkeys(axes))

@@ -323,10 +323,14 @@ class Cones:
         return altered
 
     def root(self, e: Entity, best: dict[int, Fragment]) -> Fragment | None:
-        """The best fragment that computes an entity rather than loading it; a view of what the region is given is copied."""
+        """The best fragment that computes an entity rather than loading it."""
+        return min(self.forms(e, best), default=None)
+
+    def forms(self, e: Entity, best: dict[int, Fragment]) -> list[Fragment]:
+        """The fragments that compute an entity, one by each of its e-nodes; a view of what the region is given is copied."""
         computed = (n for n in self.row_numbers[e.class_id] if not self.row_leaf[n] or self.rows[n].args)
         found = (self._single(e.class_id, n, best) for n in computed)
-        return min((f for f in found if f is not None and not f.leaves & e.bit), default=None)
+        return [f for f in found if f is not None and not f.leaves & e.bit]
 
     def _single(self, c: int, n: int, best: dict[int, Fragment]) -> Fragment | None:
         """The fragment of an e-node over the best of its operands; made once, since hill climbing asks again and again."""

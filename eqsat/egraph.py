@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from eqsat.index import Axis, Index
 from eqsat.notation import Stored, Tensor, Term, const, const_value
+from eqsat.ranges import range_of
 from eqsat.regions import Region, definition_at
 from eqsat.rule import PHASES, SIGNATURES, Rule, lower
 from eqsat.scalars import DTYPES, SCALARS
@@ -69,7 +70,7 @@ class Budget:
     """Limits of one saturation."""
 
     seconds: float = 3.0
-    rows: int = 1200
+    rows: int = 2000
     iterations: int = 10
     matches: int = 400  # per rule and iteration
     nesting: int = 2  # contractions inlined into contractions
@@ -215,6 +216,11 @@ def _declarations() -> list[str]:
     """The language in egglog: a constructor per operation, analyses, and a rule per input table."""
     texts = ["(sort T)", "(constructor Id (i64) T :unextractable)", "(relation bypassed (T i64))"]
     texts += ["(function axes (T) i64 :merge (& old new))", "(function dtype (T) i64 :no-merge)"]
+    texts += [
+        "(function low (T) f64 :merge (max old new))",
+        "(function high (T) f64 :merge (min old new))",
+        "(relation finite (T))",
+    ]
     texts += [f"(function {f} (i64) i64 :merge old)" for f in ("map_axes", "tensor_dtype", "leaf_dtype", "extent")]
     texts += [f"(ruleset {r})" for r in ("ingest", "ana", *PHASES)]
     for name, signature in SIGNATURES.items():
@@ -231,6 +237,11 @@ def _declarations() -> list[str]:
         texts.append(_analysis(name, signature))
     texts.append("(relation in_union (i64 i64))")
     texts.append('(rule ((in_union a b)) ((union (Id a) (Id b))) :ruleset ingest :name "ingest-union")')
+    for f in ("low", "high"):
+        texts.append(f"(relation in_{f} (i64 f64))")
+        texts.append(f'(rule ((in_{f} a b)) ((set ({f} (Id a)) b)) :ruleset ingest :name "ingest-{f}")')
+    texts.append("(relation in_finite (i64))")
+    texts.append('(rule ((in_finite a)) ((finite (Id a))) :ruleset ingest :name "ingest-finite")')
     for f in ("map_axes", "tensor_dtype", "leaf_dtype", "extent"):
         texts.append(f"(relation in_{f} (i64 i64))")
         texts.append(f'(rule ((in_{f} a b)) ((set ({f} a) b)) :ruleset ingest :name "ingest-{f}")')
@@ -285,7 +296,7 @@ class _Ingest:
         self.region = region
         self.number: dict[Term, int] = {}
         self.tables: dict[str, list[tuple[Any, ...]]] = {
-            t: [] for t in ("map_axes", "tensor_dtype", "leaf_dtype", "extent", "union")
+            t: [] for t in ("map_axes", "tensor_dtype", "leaf_dtype", "extent", "union", "low", "high", "finite")
         }
         self._axes: list[Axis] = []
         self._bit: dict[Axis, int] = {}
@@ -334,7 +345,18 @@ class _Ingest:
                 self.number[t] = len(self.number)
                 name, columns = self._row_of(t)
                 self.tables.setdefault(name, []).append((self.number[t], *columns))
+                self._bounds(t)
         return self.number[term]
+
+    def _bounds(self, t: Term) -> None:
+        """What is proved of a term's values."""
+        low, high, finite = range_of(t)
+        if low > float("-inf"):
+            self.tables["low"].append((self.number[t], low))
+        if high < float("inf"):
+            self.tables["high"].append((self.number[t], high))
+        if finite:
+            self.tables["finite"].append((self.number[t],))
 
     def _row_of(self, t: Term) -> tuple[str, tuple[Any, ...]]:
         args = tuple(self.number[a] for a in t.args)
@@ -358,13 +380,19 @@ class _Ingest:
         return f"S_{t.head}", args
 
     def _inline(self, term: Term, nesting: int) -> None:
-        """Beside each load of a defined tensor put its term, while contractions nest at most `nesting` deep."""
+        """Beside each load of a defined tensor put its term, while contractions nest at most `nesting` deep.
+
+        A contraction that is a factor of another counts for nothing: chains of products are associated as a whole.
+        """
         if self._budget.get(term, -1) >= nesting:
             return
         self._budget[term] = nesting
-        below = nesting - 1 if is_contraction(term) else nesting
+        if is_contraction(term):
+            for factor in _factors(term):
+                chained = factor.head == "load" and factor.tensor in self._defined and is_contraction(factor.tensor.term)
+                self._inline(factor, nesting if chained else nesting - 1)
         for arg in term.args:
-            self._inline(arg, below)
+            self._inline(arg, nesting - 1 if is_contraction(term) else nesting)
         if term.head == "load" and term.tensor in self._defined:
             inlined = definition_at(term.tensor, term.indices, term.args)
             if inlined is None:
@@ -408,10 +436,17 @@ def is_contraction(term: Term) -> bool:
     """A sum of products of which each factor has an axis that the other lacks."""
     if term.head != "reduce" or term.data[0] != "sum":
         return False
-    body = term.args[0]
-    while body.head == "reduce":
-        body = body.args[0]
-    return body.head == "mul" and bool(body.args[0].axes - body.args[1].axes) and bool(body.args[1].axes - body.args[0].axes)
+    if len(factors := _factors(term)) != 2:
+        return False
+    a, b = factors
+    return bool(a.axes - b.axes) and bool(b.axes - a.axes)
+
+
+def _factors(term: Term) -> tuple[Term, ...]:
+    """The two operands of the product that nested sums are over, if it is one."""
+    while term.head == "reduce":
+        term = term.args[0]
+    return term.args if term.head == "mul" else ()
 
 
 def _exact_float(t: Term) -> float | None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from eqsat import index
-from eqsat.pattern import Pattern, dtype_, egglog_float
+from eqsat.pattern import Pattern, dtype_, egglog_float, number_
+from eqsat.ranges import Range
 from eqsat.scalars import DTYPES
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 class Guard:
     """A condition: its wording, the variables it is about, its egglog facts, and its value on a `Binding`.
 
-    `dtypes` are the terms whose dtype it fixes, with that dtype.
+    `dtypes` are the terms whose dtype it fixes, with that dtype; `bounded` are those whose values it limits.
     """
 
     text: str
@@ -26,6 +27,7 @@ class Guard:
     facts: Callable[[Lowering], list[str]]
     holds: Callable[[Binding], bool]
     dtypes: tuple[tuple[Pattern, Pattern], ...] = ()
+    bounded: tuple[Pattern, ...] = ()
 
 
 class Binding(Protocol):
@@ -35,6 +37,7 @@ class Binding(Protocol):
     def axes(self, pattern: Pattern) -> frozenset[index.Axis]: ...
     def dtype(self, pattern: Pattern) -> str: ...
     def number(self, pattern: Pattern) -> float: ...
+    def range(self, pattern: Pattern) -> Range: ...
 
 
 def absent(k: Pattern, *terms: Pattern) -> Guard:
@@ -129,4 +132,50 @@ def at_least(low_bound: float, c: Pattern) -> Guard:
         (c,),
         lambda low: [f"(>= {low.expression(c)} {egglog_float(low_bound)})"],
         lambda at: at.number(c) >= low_bound,
+    )
+
+
+# --- proved of values (see eqsat.ranges) ------------------------------------------------------------------------------
+
+
+def values_above(t: Pattern, bound: Pattern | float) -> Guard:
+    """Every value of the term that is not NaN is greater than a number."""
+    c = number_(bound)
+    return Guard(
+        f"{t} > {c} always",
+        (t, c),
+        lambda low: [f"(> {low.low(t)} {low.expression(c)})"],
+        lambda at: at.range(t).low > at.number(c),
+        bounded=(t,),
+    )
+
+
+def values_at_least(t: Pattern, bound: Pattern | float) -> Guard:
+    """No value of the term is less than a number."""
+    c = number_(bound)
+    return Guard(
+        f"{t} >= {c} always",
+        (t, c),
+        lambda low: [f"(>= {low.low(t)} {low.expression(c)})"],
+        lambda at: at.range(t).low >= at.number(c),
+        bounded=(t,),
+    )
+
+
+def values_below(t: Pattern, bound: Pattern | float) -> Guard:
+    """Every value of the term that is not NaN is less than a number."""
+    c = number_(bound)
+    return Guard(
+        f"{t} < {c} always",
+        (t, c),
+        lambda low: [f"(< {low.high(t)} {low.expression(c)})"],
+        lambda at: at.range(t).high < at.number(c),
+        bounded=(t,),
+    )
+
+
+def finite(t: Pattern) -> Guard:
+    """No value of the term is NaN or infinite."""
+    return Guard(
+        f"{t} is finite always", (t,), lambda low: [f"(finite {low.var(t)})"], lambda at: at.range(t).finite, bounded=(t,)
     )

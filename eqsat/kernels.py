@@ -135,6 +135,7 @@ class Pool:
         """All candidates that fit the device, in a fixed order."""
         fragments = self._cones.ranked()
         single = [c for e in self.entities for c in self._of_entity(e, fragments)]
+        single.extend(self._unfused())
         single.extend(self._climbed())
         single = [c for c in single if c.fits]
         wanted = {n for c in single for n in c.needs} | {e.number for e in self.outputs}
@@ -149,6 +150,16 @@ class Pool:
         found = [f for f in fragments[e.class_id] if not f.leaves & e.bit and not self._cones.is_load(f)]
         made = [self._candidate(e, f) for f in found[:PER_ENTITY]]
         return made if e.tensor.term is None else [*made, self._original(e)]
+
+    def _unfused(self) -> list[Candidate]:
+        """A sum of products that the rules give many forms (the orders of a chain): by each of them, from loads alone."""
+        mapped = self._cones.mapped(sum(e.bit for e in self.entities))
+        found: dict[tuple[int, int], Candidate] = {}
+        for e in self.entities:
+            made = self._cones.forms(e, mapped) if self._contracts(e) else []
+            for f in made if len(made) > PER_ENTITY // 4 else []:
+                found.setdefault((e.number, f.leaves), self._candidate(e, f))
+        return list(found.values())
 
     def _original(self, e: Entity) -> Candidate:
         """The definition as the user wrote it, one kernel, fused with nothing."""

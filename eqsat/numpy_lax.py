@@ -124,7 +124,7 @@ lax = SimpleNamespace(
     erf=_rounded_once(special.erf),
     erfc=_rounded_once(special.erfc),
     optimization_barrier=lambda x: x,
-    pow=_rounded_once(np.power),
+    pow=_rounded_once(np.float_power),  # np.power takes the root of -0 for its half power
     sign=lambda x: np.where(np.asarray(x) == 0, x, np.sign(x)),
 )
 

@@ -97,16 +97,17 @@ Operand = Pattern | float | int
 DTYPE_OF_BIT = {d.bit: d.name for d in DTYPES.values()}
 
 
-def _lift(value: Operand) -> Pattern:
+def number_(value: Operand) -> Pattern:
+    """A number, or a pattern as it is."""
     return value if isinstance(value, Pattern) else Pattern("number", (), float(value), Number)
 
 
 def _arithmetic(name: str, *args: Operand) -> Pattern:
-    return Pattern("arithmetic", tuple(map(_lift, args)), name, Number)
+    return Pattern("arithmetic", tuple(map(number_, args)), name, Number)
 
 
 def _binary(name: str, a: Operand, b: Operand) -> Pattern:
-    a, b = _lift(a), _lift(b)
+    a, b = number_(a), number_(b)
     if a.sort is Number and b.sort is Number:
         return _arithmetic(name, a, b)
     return op(name, a, b)
@@ -118,7 +119,7 @@ def op(name: str, *args: Operand) -> Pattern:
         raise ValueError(f"operation {name!r}: one of the table of scalar operations required; found none of that name")
     if len(args) != SCALARS[name].arity:
         raise ValueError(f"operation {name}: {SCALARS[name].arity} operands required, got {len(args)}")
-    return Pattern(name, tuple(map(_lift, args)))
+    return Pattern(name, tuple(map(number_, args)))
 
 
 def _named(name: str) -> Callable[..., Pattern]:
@@ -155,7 +156,7 @@ def dtype_(dtype: Pattern | str) -> Pattern:
 
 def const(value: Operand, like: Pattern | None = None) -> Pattern:
     """A literal: on a left side with any dtype; on a right side with that of the term `like`, or the DType `like`."""
-    return Pattern("const", (_lift(value),) if like is None else (_lift(value), like))
+    return Pattern("const", (number_(value),) if like is None else (number_(value), like))
 
 
 def extent(axis: Pattern) -> Pattern:

@@ -21,7 +21,22 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from eqsat.guard import Guard, absent, at_least, between, dtype_in, fewer_axes, has_dtype, present, varies, wide
+from eqsat.guard import (
+    Guard,
+    absent,
+    at_least,
+    between,
+    dtype_in,
+    fewer_axes,
+    finite,
+    has_dtype,
+    present,
+    values_above,
+    values_at_least,
+    values_below,
+    varies,
+    wide,
+)
 from eqsat.pattern import (
     SORTS,
     Axis,
@@ -53,9 +68,10 @@ from eqsat.rule_types import Types
 
 __all__ = [
     "PHASES", "SIGNATURES", "SORTS", "TIERS", "Axis", "Bool", "DType", "Equation", "Float", "Guard", "Integer", "Number",
-    "Pattern", "Rule", "Sort", "Term", "absent", "at_least", "between", "birewrite", "cast", "const", "dtype_", "dtype_in",
-    "exp", "extent", "fewer_axes", "has_dtype", "log", "lower", "max_", "max_of", "min_of", "online", "op", "pack", "present",
-    "reduce_", "rewrite", "rule", "select", "sum_", "varies", "where", "wide", "without",
+    "Pattern", "Rule", "Sort", "Term", "absent", "at_least", "between", "birewrite", "cast", "const", "dtype_",
+    "dtype_in", "exp", "extent", "fewer_axes", "finite", "has_dtype", "log", "lower", "max_", "max_of", "min_of",
+    "online", "op", "pack", "present", "reduce_", "rewrite", "rule", "select", "sum_", "values_above", "values_at_least",
+    "values_below", "varies", "where", "wide", "without",
 ]  # fmt: skip
 
 TIERS = ("exact", "reassociate", "fast")

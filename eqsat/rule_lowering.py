@@ -49,6 +49,13 @@ class Lowering:
         """The dtype of a term, or a dtype itself."""
         return self.expression(pattern) if pattern.sort is DType else self._fact("dtype", pattern)
 
+    def low(self, pattern: Pattern) -> str:
+        """A bound below the values of a term."""
+        return self._fact("low", pattern)
+
+    def high(self, pattern: Pattern) -> str:
+        return self._fact("high", pattern)
+
     def _fact(self, function: str, pattern: Pattern) -> str:
         key = (function, self.var(pattern))
         if key not in self._bound:

@@ -110,18 +110,25 @@ class Work:
 
     @cached_property
     def follows(self) -> dict[Axis, Axis]:
-        """Output axes that run over the same elements as a reduced axis: x of softmax's x[i, j] beside the sum over x[i, r]."""
+        """Output axes that run over the same elements as a reduced axis: j of softmax's x[i, j] beside the sum over x[i, r].
+
+        Not so an axis that meets the reduced one below its reduction: such a block has both.
+        """
         loads = {(t.tensor, t.indices) for t in self.kernel.terms if t.head == "load"}
         found: dict[Axis, Axis] = {}
         for axis in self.kernel.axes:
             for bound in self.bound_axes:
-                if bound.extent == axis.extent and axis not in found:
+                if bound.extent == axis.extent and axis not in found and not self._meet(axis, bound):
                     swap = {axis: Index.of(bound)}
                     if any(
                         (t, tuple(i.substitute(swap) for i in ix)) in loads for t, ix in loads if any(axis in i.axes for i in ix)
                     ):
                         found[axis] = bound
         return found
+
+    def _meet(self, axis: Axis, bound: Axis) -> bool:
+        """True if a reduction over `bound` is done for each value of the output axis."""
+        return any(t.bound == bound and axis in t.axes for t in self.kernel.terms)
 
     @cached_property
     def nbytes(self) -> int:

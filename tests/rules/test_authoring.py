@@ -60,7 +60,7 @@ def test_rules_are_named_by_pack_by_name_and_by_file(wrong):
             "add_comutes",
             "rules 'add_comutes': a pack, a rule or a .py file required, found none of that name; did you mean add_commutes",
         ),
-        ("qqq", "packs: algebra, casts"),
+        ("qqq", "packs: algebra, bounds"),
         ("nowhere.py", "nowhere.py: a Python file of rules required, found none"),
     ],
 )

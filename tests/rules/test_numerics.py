@@ -5,6 +5,7 @@ The chosen kernels are evaluated operation by operation, so that what differs is
 
 from __future__ import annotations
 
+import jax
 import ml_dtypes
 import numpy as np
 import pytest
@@ -90,6 +91,40 @@ CASES = {
         [f32(4, 5, 6), f32(0, 0.001, 0.002)],
         f32(0, 0.001, 0.002),
     ),
+    "log2 of exp2": (lambda x: jnp.log2(jnp.exp2(x)), [f32(129, -150)], f32(INF, -INF)),
+    "square of a root": (lambda x: jnp.sqrt(x) * jnp.sqrt(x), [f32(-1, 4, 0)], f32(NAN, 4, 0)),
+    "root of a square": (lambda x: jnp.sqrt(x * x), [f32(1e30, -2)], f32(INF, 2)),
+    "half power of minus zero": (lambda x: jnp.power(x, jnp.float32(0.5)), [f32(-0.0)], f32(0.0)),
+    "negation of zero": (lambda x: -x, [f32(0)], f32(-0.0)),
+    "least integer by minus one": (lambda a, b: (a // b, a % b), [i32(-(2**31)), i32(-1)], (i32(-(2**31)), i32(0))),
+    "integer by zero": (lambda a, b: (a // b, lax.div(a, b)), [i32(5), i32(0)], (i32(-2), i32(-1))),
+    "literal remainder of zero": (lambda x: x + lax.rem(jnp.int32(5), jnp.int32(0)), [i32(1)], i32(6)),
+    "remainders": (lambda a, b: a % b, [i32(-7, 7), i32(2, -2)], i32(1, -1)),
+    "truncated": (lambda a, b: lax.div(a, b), [i32(-7, 7), i32(2, -2)], i32(-3, -3)),
+    "least absolute value": (jnp.abs, [i32(-(2**31))], i32(-(2**31))),
+    "unsigned difference": (lambda a, b: a - b, [np.array([3], np.uint8), np.array([5], np.uint8)], np.array([254], np.uint8)),
+    "sum of int8": (jnp.sum, [np.array([100, 100], np.int8)], np.int32(200)),
+    "(4x + 3) // 4": (lambda x: (x * 4 + 3) // 4, [i32(-1, 0, 2**29)], i32(-1, 0, -(2**29))),
+    "less its parity": (lambda x, y: y - x % 2, [i32(*range(-3, 4)), i32(*[0] * 7)], i32(-1, 0, -1, 0, -1, 0, -1)),
+    "plus the next parity": (lambda x, y: y + (x + 1) % 2 - 1, [i32(*range(-3, 4)), i32(*[0] * 7)], i32(-1, 0, -1, 0, -1, 0, -1)),
+    "doubled over two": (lambda x: x * 2 / 2, [f32(3e38, 1.5)], f32(INF, 1.5)),
+    "indexed from the end": (lambda x: x[jnp.array([-2, 13, -13])], [np.arange(10, dtype=np.float32)], f32(8, 9, 0)),
+    "greatest of literals": (lambda x: x + jnp.max(jnp.array([1, NAN, 3])), [f32(1)], f32(NAN)),
+    "scaled by literal zero": (
+        lambda a, b: jnp.float32(0) * (a @ b),
+        [f32(NAN).reshape(1, 1), f32(1).reshape(1, 1)],
+        np.full((1, 1), NAN, np.float32),
+    ),
+    "narrow with a wide number": (
+        lambda x, y: (x.astype(jnp.float32) + y).astype(jnp.bfloat16),
+        [np.array([0.1], ml_dtypes.bfloat16), np.float32(-0.1)],
+        np.array([9.7656e-05], ml_dtypes.bfloat16),
+    ),
+    "narrow with a narrowed number": (
+        lambda x, y: x + y.astype(jnp.bfloat16),
+        [np.array([0.1], ml_dtypes.bfloat16), np.float32(-0.1)],
+        np.array([0.0], ml_dtypes.bfloat16),
+    ),
     "greatest with NaN": (jnp.max, [f32(1, NAN, 3)], np.float32(NAN)),
     "greater than minus infinity": (lambda x: jnp.maximum(x, -jnp.inf), [f32(NAN, 1)], f32(NAN, 1)),
     "clipped NaN": (lambda x: jnp.clip(x, 0, 1), [f32(NAN)], f32(NAN)),
@@ -106,6 +141,32 @@ CASES = {
     "halved": (lambda x: x / 2, [f32(3e-45, 3.3)], f32(1e-45, np.float32(3.3) / np.float32(2))),
     "a third": (lambda x: x / 3, [f32(5.1)], f32(np.float32(5.1) / np.float32(3))),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("numerics", ["exact", "reassociate", "fast"])
+@pytest.mark.parametrize(("i", "j", "want"), [(9, 0, 6), (3, 5, 6), (-3, -1, 9), (2, 1, 3), (0, 3, 3), (12, 3, 9)])
+def test_slices_of_slices_are_clamped_twice(i, j, want, numerics):
+    def nested(x, i, j):
+        return lax.dynamic_slice(lax.dynamic_slice(x, (i,), (4,)), (j,), (1,))
+
+    got = values(nested, np.arange(10, dtype=np.float32), np.int32(i), np.int32(j), numerics=numerics)
+    assert got[0].tolist() == [want]
+
+
+@pytest.mark.parametrize("numerics", ["exact", "reassociate"])
+def test_reciprocal_roots_of_float64(numerics):
+    with jax.enable_x64(True):
+        got = values(lambda x: 1 / jnp.sqrt(x), np.array([3.0]), numerics=numerics)
+    assert got[0].dtype == np.float64
+    assert got[0][0] == pytest.approx(0.5773502691896258, rel=0 if numerics == "exact" else 4e-16, abs=0)
+
+
+def test_a_program_of_zeros_over_themselves():
+    """cross(x, x) is zero or a residue of contraction; either way its quotient is not replaced by 1 in the exact tier."""
+    fn = lambda x: jnp.cross(x, x) / jnp.cross(x, x)  # noqa: E731
+    (got,) = values(fn, f32(0.1, 0.9, 0.3), numerics="exact")
+    assert np.isnan(got).all()
+
 
 LARGE_SUMS = {
     "bfloat16": (ml_dtypes.bfloat16, 70000, 70144.0),

@@ -1,0 +1,96 @@
+"""Equivalent programs cost the same: random programs, each rewritten at random by true rules first."""
+
+from __future__ import annotations
+
+import random
+
+import equivalents
+import jax
+import jax.numpy as jnp
+import pytest
+
+import eqsat
+from eqsat.egraph import Engine
+from eqsat.rule import select
+from eqsat.rules import RULES
+
+PROGRAMS = 200
+UNEQUAL = 10  # of them; what differs is named below
+SAME = 5e-3  # relative: forms of equal work differ by an operation in an epilogue
+
+# Not the same: the layout of a tensor that the program stores is kept, where the rules would choose the transposed one; products
+# of reductions may be stored only where the program stores them; where the e-graph does not come to rest within its budget.
+
+
+@pytest.fixture(scope="module")
+def engine():
+    return Engine(select(RULES, "reassociate"))
+
+
+@pytest.fixture(scope="module")
+def laws():
+    return equivalents.both_ways(select(RULES, "reassociate"))
+
+
+def ratio(engine, laws, seed):
+    """Cost of a program over that of the same one written otherwise."""
+    term = equivalents.program(seed)
+    other, used = equivalents.otherwise(term, laws, seed)
+    prices = [equivalents.price(engine, t) for t in (term, other)]
+    return prices[0] / prices[1], f"{seed}: {term} by {', '.join(used)}: {other}"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_program_written_otherwise_costs_the_same(engine, laws, seed):
+    found, text = ratio(engine, laws, seed)
+    assert found == pytest.approx(1, rel=SAME), text
+
+
+@pytest.mark.slow
+def test_two_hundred_programs_written_otherwise_cost_the_same(engine, laws):
+    found = [ratio(engine, laws, seed) for seed in range(PROGRAMS)]
+    unequal = [(r, text) for r, text in found if abs(r - 1) > SAME]
+    for r, text in unequal:
+        print(f"{r:.3f} {text}")
+    assert len(unequal) <= UNEQUAL
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_program_written_otherwise_has_the_same_value(laws, seed):
+    """The rewriter itself is right: otherwise equal costs would mean nothing."""
+    term = equivalents.program(seed, extents=(2, 3, 4))
+    other, used = equivalents.otherwise(term, laws, seed)
+    one, two = equivalents.values(term, other)
+    assert one == pytest.approx(two, rel=1e-9, abs=1e-9), used
+
+
+# --- long chains ----------------------------------------------------------------------------------------------------------
+
+
+def best_order(extents):
+    """The fewest operations of a chain of products, by dynamic programming over where it is split last."""
+    count = len(extents) - 1
+    fewest = {(i, i): 0 for i in range(count)}
+    for length in range(1, count):
+        for i in range(count - length):
+            j = i + length
+            ways = (fewest[i, k] + fewest[k + 1, j] + 2 * extents[i] * extents[k + 1] * extents[j + 1] for k in range(i, j))
+            fewest[i, j] = min(ways)
+    return fewest[0, count - 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_a_chain_of_twelve_products_gets_its_best_order(seed):
+    rng = random.Random(seed)
+    extents = [rng.choice([256, 512, 1024, 2048, 4096]) for _ in range(13)]
+    shapes = [jax.ShapeDtypeStruct(s, jnp.float32) for s in zip(extents, extents[1:], strict=False)]
+
+    def chain(first, *rest):
+        for x in rest:
+            first = first @ x
+        return first
+
+    program = eqsat.optimize(chain, *shapes, time_limit=120.0)
+    print(f"{program.baseline.flops / 1e9:.1f} -> {program.cost.flops / 1e9:.1f} GFLOP; {program.notes}")
+    assert program.cost.flops == best_order(extents)
