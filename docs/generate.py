@@ -122,16 +122,24 @@ def command_line() -> str:
     """The help of every command, as typer writes it without colours."""
     from typer.main import get_command
 
-    from eqsat.cli import app
+    from eqsat.cli import EXIT_CODES, app
 
-    commands = get_command(app).commands  # type: ignore[attr-defined]
-    parts = [f"# Command line\n{NOTE}\nA mistake is one line on standard error and exit code 2; a failed check is exit code 1."]
-    for name, command in commands.items():
-        rows = [_option(p) for p in command.params if p.name != "help"]
-        parts.append(f"## eqsat {name}\n\n{command.help}")
-        parts += [table(["", "meaning", "default"], rows)] if rows else []
-        parts += [f"```\n{command.epilog.removeprefix('Example: ')}\n```"] if command.epilog else []
+    parts = [
+        f"# Command line\n{NOTE}\nResults go to standard output, progress to standard error. {EXIT_CODES} A mistake is one "
+        "line on standard error. `eqsat --install-completion` installs completion for the shell."
+    ]
+    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
+        parts += _commands(f"eqsat {name}", command)
     return "\n\n".join(parts) + "\n"
+
+
+def _commands(name: str, command: Any) -> list[str]:
+    """A command, or all of a group."""
+    if hasattr(command, "commands"):
+        return [part for word, inner in command.commands.items() for part in _commands(f"{name} {word}", inner)]
+    rows = [_option(p) for p in command.params if p.name != "help"]
+    parts = [f"## {name}\n\n{command.help}", *([table(["", "meaning", "default"], rows)] if rows else [])]
+    return parts + ([f"```\n{command.epilog.removeprefix('Example: ')}\n```"] if command.epilog else [])
 
 
 def _option(p: Any) -> list[Any]:

@@ -10,29 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jax
-
-from eqsat.scalars import DTYPES
+from eqsat.shapes import shapes
 
 if TYPE_CHECKING:
     from eqsat.graph import Graph
 
 STABLEHLO = (".mlir", ".mlirbc", ".stablehlo")  # text or bytecode
-SHAPE = re.compile(r"([a-z]\w*)\[\s*(\d+(?:\s*,\s*\d+)*)?\s*\]")
-
-
-def shapes(text: str) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """Example arguments from text: ``float32[4,8] bfloat16[8,8] int32[]``."""
-    rest = SHAPE.sub("", text).replace(",", " ").strip()
-    if rest:
-        raise ValueError(f"arguments {text!r}: a list such as 'float32[4,8] int32[]', got {rest!r}")
-    return tuple(_shape(dtype, extents) for dtype, extents in SHAPE.findall(text))
-
-
-def _shape(dtype: str, extents: str) -> jax.ShapeDtypeStruct:
-    if dtype not in DTYPES:
-        raise ValueError(f"no dtype {dtype!r}; known: {', '.join(DTYPES)}")
-    return jax.ShapeDtypeStruct(tuple(int(n) for n in extents.split(",") if n.strip()), dtype)
 
 
 def function_of(name: str) -> Callable[..., Any]:

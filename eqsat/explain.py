@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from eqsat import report
-from eqsat.ablation import Ablated, Ablation, times
+from eqsat.ablation import Ablated, Ablation, difference, times, total
 from eqsat.boundaries import Boundary, boundaries
 from eqsat.cost import FREE, Cost
 from eqsat.devices import Device, device
@@ -28,6 +28,7 @@ from eqsat.regions import Region, local
 from eqsat.rule import TIERS, Rule
 
 if TYPE_CHECKING:
+    from eqsat.optimize import Request
     from eqsat.program import Program
 
 WIDTH = 110
@@ -118,12 +119,7 @@ def explain(program: Program, seconds: float = 60.0) -> Explanation:
     if request is None:
         raise ValueError(f"explain {program.name}: a program that eqsat.optimize made required, got one without its search")
     start, card = time.perf_counter(), device(program.target)
-    distinct: dict[Hashable, tuple[Region, int]] = {}
-    part_of: dict[str, int] = {}
-    for number, (part, count) in enumerate(_regions(program.graph, request.constants, card, 1)):
-        part_of.update((d.name, number) for d in part.definitions)
-        region = local(part)
-        distinct[region.key] = region, distinct.get(region.key, (region, 0))[1] + count
+    distinct, part_of = _distinct(program.graph, request.constants, card)
     ablation = Ablation(request, card, start + seconds)
     ablated = [
         (ablation.ablate(region, f"region {n} of {len(distinct)}"), count)
@@ -148,6 +144,51 @@ def explain(program: Program, seconds: float = 60.0) -> Explanation:
         time.perf_counter() - start,
         seconds,
     )
+
+
+@dataclass(frozen=True)
+class Fired:
+    """What one rule did in a program."""
+
+    matches: int  # in distinct regions
+    rows: int
+    regions: int
+    more: Cost  # what the program would cost more without it
+
+    def __str__(self) -> str:
+        if not self.matches:
+            return "never fires"
+        worth = f"without it {_more(self.more)}" if self.more.seconds else "without it another way costs the same"
+        return f"matches {self.matches} times in {self.regions} distinct regions, makes {self.rows} e-nodes; {worth}"
+
+
+def fired(graph: Graph, request: Request, rule: str, seconds: float = 60.0) -> Fired:
+    """How often a rule fires in a graph, and what it is worth there, in about `seconds`."""
+    card = device(request.target)
+    ablation = Ablation(request, card, time.perf_counter() + seconds)
+    result = Fired(0, 0, 0, FREE)
+    for region, count in _distinct(graph, request.constants, card)[0].values():
+        found = ablation.search(region)
+        growth = found.saturated.growth
+        matches = growth.get(rule, 0) + growth.get(f"{rule}_back", 0)
+        if matches:
+            more = difference(total(ablation.search(region, [rule]).choice.candidates), total(found.choice.candidates))
+            rows = found.saturated.rows_of_rule[rule]
+            result = Fired(result.matches + matches, result.rows + rows, result.regions + 1, result.more + times(more, count))
+    return result
+
+
+def _distinct(
+    graph: Graph, constants: Sequence[int] | None, card: Device
+) -> tuple[dict[Hashable, tuple[Region, int]], dict[str, int]]:
+    """The distinct regions with how often they run, and by the name of each tensor the number of its region."""
+    distinct: dict[Hashable, tuple[Region, int]] = {}
+    part_of: dict[str, int] = {}
+    for number, (part, count) in enumerate(_regions(graph, constants, card, 1)):
+        part_of.update((d.name, number) for d in part.definitions)
+        region = local(part)
+        distinct[region.key] = region, distinct.get(region.key, (region, 0))[1] + count
+    return distinct, part_of
 
 
 def _regions(graph: Graph, constants: Sequence[int] | None, card: Device, count: int) -> Iterator[tuple[Region, int]]:

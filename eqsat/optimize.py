@@ -44,6 +44,11 @@ class Request:
     constants: tuple[int, ...]
     time_limit: float
     rules: tuple[Rule, ...]
+    cache: bool | str | PathLike[str] = True
+
+    def admitting(self) -> Request:
+        """With those of its rules only that its tier admits."""
+        return replace(self, rules=select(self.rules, self.numerics))
 
     def optimize(self, graph: Graph, rules: Iterable[Rule] | None = None) -> Program:
         """Another search with the same options, with other rules if given."""
@@ -84,7 +89,7 @@ def optimize(
     admitted = select(import_module("eqsat.rules").RULES if rules is None else rules, numerics)
     search = _Search(card, admitted, objective, start + time_limit, cache_of(cache))
     program = _planned(graph, search, numerics, constants)
-    program.request = Request(target, numerics, objective, tuple(constants), time_limit, admitted)
+    program.request = Request(target, numerics, objective, tuple(constants), time_limit, admitted, cache)
     program.notes.update(
         distinct_regions=len(search.plans),
         rules=tuple(dict.fromkeys(r for plan in search.plans.values() for r in plan.rules)),

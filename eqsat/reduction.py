@@ -57,6 +57,13 @@ class Reduced:
     tried: int  # programs
     stopped: str  # "" or the limit that ended the search
 
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the graph itself, in types that JSON has."""
+        operations = [e.name for e in self.graph.equations]
+        facts = {"kind": self.failure.kind, "complaint": self.failure.text, "engine": self.engine, "seed": self.seed}
+        inputs, rules = [v.type for v in self.graph.inputs], [r.name for r in self.request.rules]
+        return {**facts, "inputs": inputs, "operations": operations, "rules": rules, "tried": self.tried, "stopped": self.stopped}
+
     def __str__(self) -> str:
         rules = ", ".join(r.name for r in self.request.rules) or "none"
         lines = [f"{self.failure.kind}: {self.failure.text}", f"run by: {self.engine}; rules: {rules}", str(self.graph)]
@@ -87,8 +94,9 @@ def reduce(graph: Graph, request: Request, engine: str = "", *, seed: int = 0, s
     """Shrink a graph that fails to the smallest that fails in the same way, within about `seconds`.
 
     engine: how its kernels run: "meaning" (their terms, op by op), "compiled" (as on this machine), "tiles", "triton" or "pallas"
-    (interpreters); "": the first of these that fails. Raises ValueError if nothing fails.
+    (interpreters); "": the first of these that fails. No argument counts as constant. Raises ValueError if nothing fails.
     """
+    request = replace(request, constants=())
     if engine and engine not in ENGINES:
         raise ValueError(f"engine {engine!r}: one of {', '.join(ENGINES)} required")
     found, engine = _first_failure(graph, request, engine, seed)

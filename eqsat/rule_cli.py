@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import os
-import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from eqsat.packs import rules_in, rules_named
+import typer
+
+from eqsat.cli_options import AsJson, Talk, shared
+from eqsat.packs import packs, rules_in, rules_named
 from eqsat.rule import TIERS, Rule
 
 TEMPLATE = '''"""{title}: what these rules have in common, in one sentence."""
@@ -27,60 +28,44 @@ def {name}(a: Float, b: Float, k: Axis):
 RULES = pack(globals())
 '''
 
+DEMO = "examples.gpt2:demo"  # the program of `make demo`
 
-def add_rules_commands(subparsers: Any) -> None:
-    """Add `rules` and its subcommands to the commands of `eqsat`."""
-    top = subparsers.add_parser("rules", help="list, show, check, start and try rules")
-    commands = top.add_subparsers(dest="rules_command", required=True, metavar="command")
-
-    listing = commands.add_parser("list", help="the rules, a line each")
-    listing.add_argument("names", nargs="*", metavar="PACK", help="packs, rules or .py files (all packs)")
-    listing.add_argument("--tier", choices=TIERS, help="only those of one tier")
-    listing.set_defaults(run=list_rules)
-
-    one = commands.add_parser("show", help="one rule: law, tier, conditions, source")
-    one.add_argument("name")
-    one.add_argument("--file", help="the .py file that it stands in, if it is in no pack")
-    one.add_argument("--program", metavar="MODULE:FUNCTION", help="a program: does the rule fire in it?")
-    one.add_argument("--args", default="", help="shapes of the program's arguments: 'float32[4,8] bfloat16[8,8]'")
-    one.set_defaults(run=show_rule)
-
-    check = commands.add_parser("check", help="try rules on random instances; exit code 1 if one is wrong")
-    check.add_argument("names", nargs="*", metavar="PACK|RULE|FILE", help="what to check (all packs)")
-    check.add_argument("--seed", type=int, default=0)
-    check.add_argument("--samples", type=int, default=None, help="instances of each rule")
-    check.set_defaults(run=check_rules)
-
-    new = commands.add_parser("new", help="write a file with a rule to start from")
-    new.add_argument("name", help="name of the rule: the law, in snake case")
-    new.add_argument("--file", help="where to write it (NAME.py)")
-    new.set_defaults(run=new_rule)
-
-    attempt = commands.add_parser("try", help="what rules make of an expression")
-    attempt.add_argument("file", metavar="FILE|PACK|RULE")
-    attempt.add_argument("expression", help="in JAX's words: 'exp(a) / sum(exp(a))'")
-    attempt.add_argument("--args", default="", help="shapes of the operands: 'a=float32[4,8]' (float32[4,4] each)")
-    attempt.add_argument("--limit", type=int, default=12, help="forms to print")
-    attempt.set_defaults(run=try_rules)
+app = typer.Typer(help="List, show, check, start and try rules.", no_args_is_help=True)
 
 
-def _console() -> Any:
-    from rich.console import Console
+def command(name: str, example: str) -> Any:
+    """Decorator that makes a function `eqsat rules <name>`."""
+    return lambda function: app.command(name, epilog=f"Example: eqsat rules {name} {example}")(shared(function))
 
-    return Console(width=None if sys.stdout.isatty() else 200, highlight=False, markup=False, soft_wrap=True)
+
+def _known() -> list[str]:
+    return [*packs(), *(r.name for members in packs().values() for r in members)]
 
 
-def list_rules(options: argparse.Namespace) -> None:
-    """The laws of all packs, a line each."""
-    rules = [r for r in rules_named(options.names) if options.tier in (None, r.tier)]
-    console = _console()
+Names = Annotated[
+    list[str], typer.Argument(metavar="PACK|RULE|FILE", help="Packs, rules or .py files (all packs).", autocompletion=_known)
+]
+
+
+@command("list", "contractions --tier reassociate")
+def list_rules(
+    talk: Talk,
+    names: Names = [],  # noqa: B006
+    tier: Annotated[str, typer.Option(help="Only those of one tier.", autocompletion=lambda: list(TIERS))] = "",
+    as_json: AsJson = False,
+) -> None:
+    """The rules, a line each."""
+    if tier and tier not in TIERS:
+        raise ValueError(f"tier {tier!r}: one of {', '.join(TIERS)} required")
+    rules = [r for r in rules_named(names) if tier in ("", r.tier)]
+    lines = []
     for group in dict.fromkeys(r.pack for r in rules):
         members = [r for r in rules if r.pack == group]
-        console.print(f"{group}: {_count(members)}", style="bold")
+        lines.append(f"{group}: {_count(members)}")
         width = max(len(r.name) for r in members)
-        for r in members:
-            console.print(f"  {r.name:{width}}  {r.tier:11}  {r.law}")
-    console.print(f"{_count(rules)} in {len({r.pack for r in rules})} packs")
+        lines += [f"  {r.name:{width}}  {r.tier:11}  {r.law}" for r in members]
+    lines.append(f"{_count(rules)} in {len({r.pack for r in rules})} packs")
+    talk.show("\n".join(lines), lambda: list(map(_as_dict, rules)), as_json)
 
 
 def _count(rules: Iterable[Rule]) -> str:
@@ -88,18 +73,33 @@ def _count(rules: Iterable[Rule]) -> str:
     return f"{number} rule{'s' if number != 1 else ''}"
 
 
-def show_rule(options: argparse.Namespace) -> None:
-    """All that is known of one rule."""
-    rules = rules_in(options.file) if options.file else rules_named([options.name])
-    found = next((r for r in rules if r.name == options.name), None)
+def _as_dict(r: Rule) -> dict[str, str]:
+    return {"name": r.name, **dict(_facts(r))}
+
+
+@command("show", "softmax_sum --demo")
+def show_rule(
+    talk: Talk,
+    name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=_known, help="The rule.")],
+    file: Annotated[str, typer.Option(help="The .py file that it stands in, if it is in no pack.")] = "",
+    program: Annotated[str, typer.Option(metavar="SUBJECT", help="A program: does it fire there, and what is it worth?")] = "",
+    args: Annotated[str, typer.Option("--args", metavar="SHAPES", help="Example arguments of it, as for `optimize`.")] = "",
+    demo: Annotated[bool, typer.Option("--demo", help="The same for the demo, GPT-2 small (in a checkout).")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """One rule: law, tier, conditions, source, and where it fires."""
+    rules = rules_in(file) if file else rules_named([name])
+    found = next((r for r in rules if r.name == name), None)
     if found is None:
-        raise ValueError(f"rule {options.name!r}: the name of one rule required, got that of a pack or of none in {options.file}")
-    console = _console()
-    console.print(found.name, style="bold")
-    for label, text in _facts(found):
-        console.print(f"  {label:10}  {text}")
-    if options.program:
-        console.print(f"  {'fires':10}  {_fires(found, options.program, options.args)}")
+        raise ValueError(f"rule {name!r}: the name of one rule required, got that of a pack or of none in {file}")
+    facts = _facts(found)
+    for subject, shapes in ((program, args), (DEMO, "@arguments")):
+        if subject == DEMO and not demo or not subject:
+            continue
+        with talk.phase(f"searching {subject} with and without {name}"):
+            facts.append(("fires", f"{_fires(found, subject, shapes)} in {subject}"))
+    lines = [found.name, *(f"  {label:10}  {text}" for label, text in facts)]
+    talk.show("\n".join(lines), lambda: {"name": name, **dict(facts)}, as_json)
 
 
 def _facts(r: Rule) -> list[tuple[str, str]]:
@@ -121,55 +121,75 @@ def relative(source: str) -> str:
         return source
 
 
-def _fires(r: Rule, program: str, args: str) -> str:
-    from eqsat.cli import function_of, shapes
-    from eqsat.egraph import Engine
-    from eqsat.rule_trial import regions_of
+def _fires(r: Rule, subject: str, args: str) -> str:
+    from eqsat.cli_subject import graph_of
+    from eqsat.explain import fired
+    from eqsat.optimize import Request
 
-    engine = Engine(rules_named(()))
-    growth = [engine.saturate(region).growth for region in regions_of(function_of(program), *shapes(args))]
-    matches = sum(g.get(r.name, 0) + g.get(f"{r.name}_back", 0) for g in growth)
-    return f"{matches} times in {program}"
+    known = rules_named(())
+    rules = known if any(k.name == r.name for k in known) else (*known, r)
+    return str(fired(graph_of(subject, args), Request("h100", r.tier, "time", (), 30.0, rules).admitting(), r.name))
 
 
-def check_rules(options: argparse.Namespace) -> None:
-    """Check rules and print what is wrong with each wrong one."""
+@command("check", "rules/sums.py")
+def check_rules(
+    talk: Talk,
+    names: Names = [],  # noqa: B006
+    seed: Annotated[int, typer.Option(help="Of the random instances.")] = 0,
+    samples: Annotated[int, typer.Option(help="Instances of each rule (0: as many as usual).")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Try rules on random instances; exit code 1 if one is wrong."""
     from eqsat.check import SAMPLES, check_rule
 
-    start, wrong, console = time.perf_counter(), 0, _console()
-    rules = rules_named(options.names)
+    start, verdicts = time.perf_counter(), []
+    rules = rules_named(names)
     for r in rules:
-        verdict = check_rule(r, seed=options.seed, samples=options.samples or SAMPLES)
-        wrong += not verdict.passed
-        console.print(str(verdict), style="" if verdict.passed else "red")
-        if not verdict.passed:
-            console.print(f"source   {relative(r.source)}")
-    console.print(f"{_count(rules)} checked in {time.perf_counter() - start:.1f} s, {wrong} wrong")
+        verdicts.append(check_rule(r, seed=seed, samples=samples or SAMPLES))
+        if not as_json:
+            talk.show(verdicts[-1] if verdicts[-1].passed else f"{verdicts[-1]}\nsource   {relative(r.source)}")
+    wrong = sum(not v.passed for v in verdicts)
+    facts = [{"name": v.rule.name, "passed": v.passed, "samples": v.samples, "problem": v.problem} for v in verdicts]
+    talk.show(f"{_count(rules)} checked in {time.perf_counter() - start:.1f} s, {wrong} wrong", lambda: facts, as_json)
     if wrong:
-        raise SystemExit(1)
+        raise typer.Exit(1)
 
 
-def new_rule(options: argparse.Namespace) -> None:
-    """Write a file with one rule to change."""
-    if not options.name.isidentifier():
-        raise ValueError(f"name {options.name!r}: a Python name required, such as pull_factor_out_of_sum")
-    path = Path(options.file or f"{options.name}.py")
+@command("new", "pull_factor_out_of_sum")
+def new_rule(
+    talk: Talk,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the rule: the law, in snake case.")],
+    file: Annotated[str, typer.Option(help="Where to write it (NAME.py).")] = "",
+) -> None:
+    """Write a file with a rule to start from."""
+    if not name.isidentifier():
+        raise ValueError(f"name {name!r}: a Python name required, such as pull_factor_out_of_sum")
+    path = Path(file or f"{name}.py")
     if path.exists():
         raise ValueError(f"{path}: a new file required, this one exists; choose another with --file")
-    path.write_text(TEMPLATE.format(name=options.name, title=options.name.replace("_", " ").capitalize()))
-    console = _console()
-    console.print(f"wrote {path}; change the law, then")
-    console.print(f"  eqsat rules check {path}")
-    console.print(f"  eqsat rules try {path} 'sum(a * b)'")
+    path.write_text(TEMPLATE.format(name=name, title=name.replace("_", " ").capitalize()))
+    talk.show(f"wrote {path}; change the law, then\n  eqsat rules check {path}\n  eqsat rules try {path} 'sum(a * b)'")
 
 
-def try_rules(options: argparse.Namespace) -> None:
-    """Print the forms that rules make of an expression."""
+@command("try", "sums 'sum(a * 2.0)'")
+def try_rules(
+    talk: Talk,
+    file: Annotated[str, typer.Argument(metavar="FILE|PACK|RULE", autocompletion=_known, help="The rules.")],
+    expression: Annotated[str, typer.Argument(help="In JAX's words: 'exp(a) / sum(exp(a))'.")],
+    args: Annotated[
+        str, typer.Option("--args", metavar="SHAPES", help="Shapes of the operands: 'a=float32[4,8]' (float32[4,4] each).")
+    ] = "",
+    limit: Annotated[int, typer.Option(help="Forms to print.")] = 12,
+    as_json: AsJson = False,
+) -> None:
+    """What rules make of an expression."""
     from eqsat.rule_trial import trial
 
-    found = trial(rules_named([options.file]), options.expression, options.args, options.limit)
-    console = _console()
+    found = trial(rules_named([file]), expression, args, limit)
+    lines = []
     for n, form in enumerate(found.forms):
         by = f"   by {', '.join(form.rules)}" if form.rules else ""
-        console.print(f"{'' if n else '  '}{'= ' if n else ''}{form.term}{by}")
-    console.print(f"{found.rows} e-nodes, {found.stopped}; fired: {', '.join(found.fired) or 'no rule'}")
+        lines.append(f"{'' if n else '  '}{'= ' if n else ''}{form.term}{by}")
+    lines.append(f"{found.rows} e-nodes, {found.stopped}; fired: {', '.join(found.fired) or 'no rule'}")
+    facts = {"forms": [{"term": str(f.term), "rules": f.rules} for f in found.forms], "rows": found.rows, "fired": found.fired}
+    talk.show("\n".join(lines), lambda: facts, as_json)

@@ -19,7 +19,7 @@ from eqsat.notation import Term
 from eqsat.read import read
 from eqsat.regions import Region, cut, kept_steps, local
 from eqsat.rule import Rule
-from eqsat.scalars import DTYPES
+from eqsat.shapes import shape
 
 KEPT = 8  # forms of each class
 ROUNDS = 8
@@ -75,7 +75,7 @@ def _function(expression: str, arguments: str) -> tuple[Callable[..., Any], list
         raise ValueError(f"expression {expression!r}: Python in JAX's words required; {error.msg}") from error
     names = [n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id not in _WORDS]
     names = sorted(dict.fromkeys(names), key=names.index)
-    given = {name: _shape(dtype, extents) for name, dtype, extents in _ARGUMENT.findall(arguments)}
+    given = {name: shape(dtype, extents) for name, dtype, extents in _ARGUMENT.findall(arguments)}
     if stray := given.keys() - set(names):
         raise ValueError(f"arguments {arguments!r}: operands of the expression required, got {', '.join(sorted(stray))}")
     if not names:
@@ -86,7 +86,7 @@ def _function(expression: str, arguments: str) -> tuple[Callable[..., Any], list
         return eval(code, {**_WORDS, **dict(zip(names, values, strict=True))})
 
     expression_of.__name__ = "expression"
-    return _with_names(expression_of, names), [given.get(n, _shape("float32", "4,4")) for n in names]
+    return _with_names(expression_of, names), [given.get(n, shape("float32", "4,4")) for n in names]
 
 
 def _with_names(function: Callable[..., Any], names: list[str]) -> Callable[..., Any]:
@@ -94,12 +94,6 @@ def _with_names(function: Callable[..., Any], names: list[str]) -> Callable[...,
     scope: dict[str, Any] = {"function": function}
     exec(f"def expression({', '.join(names)}): return function({', '.join(names)})", scope)
     return scope["expression"]
-
-
-def _shape(dtype: str, extents: str) -> jax.ShapeDtypeStruct:
-    if dtype not in DTYPES:
-        raise ValueError(f"no dtype {dtype!r}; known: {', '.join(DTYPES)}")
-    return jax.ShapeDtypeStruct(tuple(int(n) for n in extents.split(",") if n.strip()), dtype)
 
 
 def forms_of(done: Saturated, region: Region) -> dict[int, list[Form]]:

@@ -6,7 +6,7 @@ q: [batch, heads, queries, depth], k and v: [batch, heads, keys, depth].
 import jax
 import jax.numpy as jnp
 
-from eqsat.cli import shapes
+from eqsat.shapes import shapes
 from examples import Table, report
 
 

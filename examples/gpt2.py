@@ -113,6 +113,17 @@ def sample_tokens(config: Config, seed: int = 1) -> jax.Array:
     return jax.random.randint(jax.random.key(seed), (config.batch, config.sequence), 0, config.vocabulary, jnp.int32)
 
 
+def demo(params, tokens):
+    """The forward pass of GPT-2 small."""
+    return forward(params, tokens)
+
+
+def arguments():
+    """Shapes of the arguments of `demo`."""
+    tokens = jax.ShapeDtypeStruct((SMALL.batch, SMALL.sequence), jnp.int32)
+    return jax.eval_shape(lambda key: init(SMALL, key), jax.random.key(0)), tokens
+
+
 # --- the demo ---------------------------------------------------------------------------------------------------
 
 

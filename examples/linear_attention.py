@@ -6,7 +6,7 @@ q, k, v: [heads, sequence, depth]; the scores are written out, as in the quadrat
 import jax
 import jax.numpy as jnp
 
-from eqsat.cli import shapes
+from eqsat.shapes import shapes
 from examples import Table, report
 
 

@@ -1,6 +1,6 @@
 """A low-rank adapter on a weight: the product with the small factors must not be built as a matrix."""
 
-from eqsat.cli import shapes
+from eqsat.shapes import shapes
 from examples import Table, report
 
 

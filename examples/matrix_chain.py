@@ -1,6 +1,6 @@
 """Products whose order or sharing matters."""
 
-from eqsat.cli import shapes
+from eqsat.shapes import shapes
 from examples import Table, report
 
 

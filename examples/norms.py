@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from eqsat.cli import shapes
+from eqsat.shapes import shapes
 from examples import Table, report
 
 

@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 
-from eqsat.cli import shapes
+from eqsat.shapes import shapes
 from examples import Table, report
 
 

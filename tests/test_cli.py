@@ -6,13 +6,14 @@ import json
 
 import pytest
 
-from eqsat.cli import app, main
+from eqsat.cli import main
 from eqsat.cli_subject import numbers
 from eqsat.devices import DEVICES
 
 SOFTMAX = ["examples.softmax:softmax", "--args", "float32[64,32]"]
-COMMANDS = ("optimize", "inspect", "explain", "reduce", "view", "devices", "rules", "bench")
-FORWARDED = ("rules", "bench")
+COMMANDS = ("optimize", "inspect", "explain", "bisect", "reduce", "view", "devices", "cache", "rules", "bench")
+RULES = tuple(f"rules {name}" for name in ("list", "show", "check", "new", "try"))
+ASKED = [c for c in (*COMMANDS, *RULES) if c not in ("rules", "bench")]
 
 
 @pytest.fixture(autouse=True)
@@ -20,17 +21,37 @@ def wide(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c not in FORWARDED])
+@pytest.mark.parametrize("command", ASKED)
 def test_help_shows_an_example(command, capsys):
-    assert main([command, "--help"]) == 0
-    assert f"Example: eqsat {command} " in capsys.readouterr().out
+    assert main([*command.split(), "--help"]) == 0
+    text = capsys.readouterr().out
+    assert f"Example: eqsat {command} " in text and "--quiet" in text and "--verbose" in text
 
 
-def test_every_command_is_listed(capsys):
+def test_every_command_is_listed_with_the_exit_codes(capsys):
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
     assert all(f" {command} " in text for command in COMMANDS)
-    assert {c.name or c.callback.__name__ for c in app.registered_commands} >= set(COMMANDS)
+    assert "Exit codes: 0 success, 1 a check failed, 2 a mistake of the caller, 130 interrupted." in text
+
+
+@pytest.mark.parametrize("command", [c for c in ASKED if c not in ("view", "rules new")])
+def test_every_result_can_be_json(command, capsys):
+    assert main([*command.split(), "--help"]) == 0
+    assert "--json" in capsys.readouterr().out
+
+
+def test_the_shell_completes_commands_and_values(monkeypatch, capsys):
+    def completed(words: str) -> str:
+        monkeypatch.setenv("COMP_WORDS", words)
+        monkeypatch.setenv("COMP_CWORD", str(len(words.split(" ")) - 1))
+        monkeypatch.setenv("_EQSAT_COMPLETE", "complete_bash")
+        assert main([]) == 0
+        return capsys.readouterr().out
+
+    assert completed("eqsat exp").split() == ["explain"]
+    assert completed("eqsat rules sh").split() == ["show"]
+    assert "a100" in completed("eqsat optimize f --target a").split()
 
 
 @pytest.mark.parametrize(
@@ -52,8 +73,15 @@ def test_every_command_is_listed(capsys):
         (["inspect", "nowhere.py:f"], "file 'nowhere.py': a Python file required, found none there"),
         (["inspect", "examples.softmax:softmax"], "softmax: a function that JAX can trace is required"),
         (["inspect", "examples.softmax:softmax", "--args", "@nothing"], "module 'examples.softmax' has no 'nothing'"),
-        (["rules", "improve"], "argument command: invalid choice: 'improve'"),
-        (["rules", "show"], "the following arguments are required: name; see `eqsat rules show --help`"),
+        (["rules", "improve"], "No such command 'improve'"),
+        (["rules", "show"], "Missing argument 'NAME'"),
+        (
+            ["rules", "show", "softmax_summ"],
+            "rules 'softmax_summ': a pack, a rule or a .py file required, found none of that name",
+        ),
+        (["rules", "list", "--tier", "loose"], "tier 'loose': one of exact, reassociate, fast required"),
+        (["reduce", *SOFTMAX, "-o", "README.md"], "README.md: a new file required, this one exists"),
+        (["explain", "examples.softmax:softmax", "--args", "float32[0]"], "softmax: "),
         (["view", "softmax"], "function 'softmax': module:function, such as examples.softmax:softmax"),
     ],
 )
@@ -135,8 +163,45 @@ def test_devices_as_json(capsys):
 def test_rules_are_listed_and_explained(capsys):
     assert main(["rules", "list", "contractions"]) == 0
     assert "associate_contraction" in capsys.readouterr().out
-    assert main(["rules"]) == main(["rules", "--help"]) == 0
-    assert capsys.readouterr().out.count("usage: eqsat rules") == 2
+    assert main(["rules", "list", "contractions", "--json"]) == 0
+    assert "associate_contraction" in [r["name"] for r in json.loads(capsys.readouterr().out)]
+    assert main(["rules", "show", "associate_contraction"]) == 0
+    text = capsys.readouterr().out
+    assert "gives up the rounding of the inner product" in text and "rules/contractions.py:" in text
+
+
+def test_a_rule_s_worth_in_a_program_is_shown(capsys):
+    arguments = "float32[512,512] float32[512,512] float32[512]"
+    shown = ["rules", "show", "associate_contraction", "--program", "examples.matrix_chain:chain", "--args", arguments]
+    assert main(shown) == 0
+    assert "e-nodes; without it +" in capsys.readouterr().out
+
+
+def test_a_check_that_fails_is_exit_code_1(tmp_path, capsys):
+    (tmp_path / "wrong.py").write_text(
+        "from eqsat.rule import Float, op, rewrite, rule\n\n\n@rule('fast', gives_up='the truth')\n"
+        "def tanh_is_its_operand(a: Float):\n    'Wrong.'\n    return rewrite(op('tanh', a), a)\n"
+    )
+    assert main(["rules", "check", str(tmp_path / "wrong.py")]) == 1
+    assert "1 rule checked" in capsys.readouterr().out
+    (tmp_path / "soft.py").write_text(
+        "import jax, jax.numpy as jnp\n\n\ndef soft(x):\n    return jnp.tanh(jax.nn.softmax(x) * 2)\n"
+    )
+    subject = [f"{tmp_path}/soft.py:soft", "--args", "float32[6,5]", "--numerics", "fast", "--rules", f"{tmp_path}/wrong.py"]
+    assert main(["bisect", *subject]) == 1
+    assert "rule tanh_is_its_operand is the first" in capsys.readouterr().out
+    assert main(["reduce", *subject, "-o", str(tmp_path / "test_reduced.py"), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["rules"] == ["tanh_is_its_operand"] and len(facts["operations"]) <= 3
+    assert "def test_soft_is_right():" in (tmp_path / "test_reduced.py").read_text()
+
+
+def test_verbose_twice_tells_of_each_rule(capsys):
+    assert main(["optimize", *SOFTMAX, "-q", "-v"]) == 0
+    once = capsys.readouterr().err
+    assert main(["optimize", *SOFTMAX, "-q", "-vv"]) == 0
+    twice = capsys.readouterr().err
+    assert "e-nodes" in once and "  chose " not in once and "  chose " in twice
 
 
 def test_rules_of_a_file_are_used(tmp_path, capsys):
@@ -164,7 +229,7 @@ def test_an_interruption_is_no_stack_trace(monkeypatch, capsys):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("eqsat.cli.graph_of", interrupt)
+    monkeypatch.setattr("eqsat.cli_programs.graph_of", interrupt)
     assert main(["inspect", "examples.softmax:softmax"]) == 130
     assert capsys.readouterr().err == "eqsat: interrupted\n"
 

@@ -91,7 +91,7 @@ def test_devices_are_printed_as_a_table_with_sources(capsys):
 
 
 def test_shapes_are_read_as_they_are_printed():
-    from eqsat.cli import shapes
+    from eqsat.shapes import shapes
 
     (a, b, c) = shapes("float32[4,8] bfloat16[ 2, 3 ], int32[]")
     assert (a.shape, b.shape, c.shape) == ((4, 8), (2, 3), ())

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from eqsat.cli import shapes
+from eqsat.shapes import shapes
 
 Specs = tuple[Any, ...]
 Function = Callable[..., Any]

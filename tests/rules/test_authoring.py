@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import textwrap
 from pathlib import Path
 
 import pytest
 
 from eqsat.packs import rules_in, rules_named
-from eqsat.rule_cli import add_rules_commands
+from eqsat.rule_cli import app
 from eqsat.rule_trial import trial
 from eqsat.rules import PACKS, RULES
 
@@ -31,10 +30,8 @@ def commute(a: Float, b: Float):
 
 
 def command(*words: str) -> None:
-    parser = argparse.ArgumentParser(prog="eqsat")
-    add_rules_commands(parser.add_subparsers(required=True))
-    options = parser.parse_args(["rules", *words])
-    options.run(options)
+    if code := app(args=list(words), standalone_mode=False):
+        raise SystemExit(code)
 
 
 @pytest.fixture
