@@ -8,9 +8,10 @@ is stored too; siblings that share an input become one launch).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
+from math import inf, prod
 
 from eqsat.cones import Cones, Entity, Fragment
 from eqsat.cost import FREE, OBJECTIVES, Cost, price
@@ -18,8 +19,9 @@ from eqsat.devices import Device
 from eqsat.egraph import Row, Saturated
 from eqsat.index import Axis
 from eqsat.notation import Kernel, Stored, Tensor, Term, dimension_indices
-from eqsat.regions import Region, loads_in
-from eqsat.schedule import Schedule, schedules
+from eqsat.regions import Region, loads_in, retarget
+from eqsat.schedule import Schedule, power_of_two, schedules
+from eqsat.split import split, splittable
 from eqsat.work import Work
 
 PER_ENTITY = 20  # ranked fragments priced per storable tensor
@@ -27,6 +29,8 @@ COMBINED = 8  # cheapest kernels of a tensor that may store others on the way
 CLIMBS = 6  # most passes of hill climbing over all tensors
 LARGER = 2  # a tensor that only the rules made may be this much larger than any the user has
 SIBLINGS = 8  # most kernels merged into one
+LEAST_CHUNK = 256  # positions of a reduction that are worth a program of their own
+STAGES = 4  # reductions that wait for one another, at most, in a kernel that is split
 CONSTANT_NBYTES = 1 << 28  # a larger result of constants is not folded
 
 
@@ -70,6 +74,7 @@ class Pool:
         self._stored = {e.tensor for e in self.entities}
         self._cones = Cones(self.classes, self.axes, self.entities, region, device)
         self._priced: dict[tuple[Term, ...], tuple[Cost, Schedule | None]] = {}
+        self._parts: dict[Term, Entity] = {}  # what splits store, by definition
 
     # --- what may be stored -------------------------------------------------------------------------------------
 
@@ -140,7 +145,8 @@ class Pool:
         single = [c for c in single if c.fits]
         wanted = {n for c in single for n in c.needs} | {e.number for e in self.outputs}
         combined = [*self._with_interior(single, wanted), *self._siblings(single)]
-        return [*single, *(c for c in combined if c.fits)]
+        whole = [*single, *(c for c in combined if c.fits)]
+        return [*whole, *(c for c in self._splits(whole) if c.fits)]
 
     @property
     def outputs(self) -> list[Entity]:
@@ -163,9 +169,7 @@ class Pool:
 
     def _original(self, e: Entity) -> Candidate:
         """The definition as the user wrote it, one kernel, fused with nothing."""
-        loaded = set(loads_in(e.tensor.term))
-        needs = frozenset(x.number for x in self.entities if x.tensor in loaded)
-        return self._priced_candidate((e,), needs, (e.tensor.term,), frozenset())
+        return self._priced_candidate((e,), self._needs([e.tensor.term]), (e.tensor.term,), frozenset())
 
     def _candidate(self, e: Entity, fragment: Fragment) -> Candidate:
         choice = self._cones.choice(fragment)
@@ -186,6 +190,10 @@ class Pool:
         folded = all(e.constant for e in produces) and all(self._constant_leaf(t) for t in kernel.inputs)
         cost = FREE if folded else cost
         return Candidate(produces, needs, kernel, cost, self._objective(cost, self.device), schedule, rules, folded)
+
+    def _needs(self, terms: Iterable[Term]) -> frozenset[int]:
+        read = {tensor for t in terms for tensor in loads_in(t)}
+        return frozenset(e.number for e in (*self.entities, *self._parts.values()) if e.tensor in read)
 
     def _constant_leaf(self, tensor: Tensor) -> bool:
         return tensor in self.region.constant or any(e.tensor is tensor and e.constant for e in self.entities)
@@ -299,6 +307,46 @@ class Pool:
         terms = tuple(o.term for c in members for o in c.kernel.outputs)
         return self._priced_candidate(produces, needs, terms, frozenset().union(*(c.rules for c in members)))
 
+    # --- split reductions -------------------------------------------------------------------------------------------
+
+    def _splits(self, whole: list[Candidate]) -> list[Candidate]:
+        """For kernels with too few programs to fill the device: their reductions in chunks, and what combines them."""
+        filled = {c: c.price * min(1.0, _programs(c) / self.device.multiprocessors) for c in whole}
+        behind: dict[int, float] = {}
+        for c in whole:
+            for e in c.produces:
+                behind[e.number] = min(filled[c], behind.get(e.number, inf))
+        few = [c for c in whole if _programs(c) < self.device.multiprocessors and splittable(c.kernel)]
+        found: list[Candidate] = []
+        for c in _cheapest(few, lambda c: filled[c] + sum(behind.get(n, 0.0) for n in c.needs)):
+            axis = max(splittable(c.kernel), key=lambda a: a.extent)
+            least = power_of_two(-(-self.device.multiprocessors // int(_programs(c))))
+            lengths = {-(-axis.extent // (times * least * LEAST_CHUNK)) * LEAST_CHUNK: None for times in (1, 2, 4)}
+            for length in lengths:
+                if length < axis.extent:
+                    found.extend(self._split(c, axis, length))
+        return found
+
+    def _split(self, c: Candidate, axis: Axis, length: int) -> list[Candidate]:
+        """The kernels that a candidate becomes, if all its reductions over an axis are cut into chunks."""
+        found: list[Candidate] = []
+        for _ in range(STAGES):
+            first = len(self.entities) + len(self._parts)
+            cut = split(c.kernel, axis, length, (f"{c.kernel.name}_part{n}" for n in count(first)))
+            if cut is None:
+                break
+            for tensor in cut.parts:
+                assert tensor.term is not None
+                if tensor.term not in self._parts:
+                    self._parts[tensor.term] = Entity(len(self.entities) + len(self._parts), -1, tensor, False)
+            parts = tuple(self._parts[p.term] for p in cut.parts)
+            known: dict[Tensor, Tensor] = {p: e.tensor for p, e in zip(cut.parts, parts, strict=True)}
+            terms = tuple(p.term for p in cut.parts)
+            found.append(self._priced_candidate(parts, self._needs(terms), terms, c.rules))
+            terms = tuple(retarget(t, known) for t in cut.terms)
+            c = self._priced_candidate(c.produces, self._needs(terms), terms, c.rules)
+        return [*found, c] if found else []
+
 
 def _circular(kernels: list[Candidate]) -> bool:
     """True if kernels that make one tensor each wait for one another."""
@@ -309,10 +357,15 @@ def _circular(kernels: list[Candidate]) -> bool:
     return bool(waiting)
 
 
-def _cheapest(candidates: list[Candidate]) -> list[Candidate]:
+def _programs(c: Candidate) -> float:
+    """Programs of a launch; infinitely many if it is none."""
+    return inf if c.schedule is None or c.constant else prod(t.count for t in c.schedule.axes if t.role == "grid")
+
+
+def _cheapest(candidates: list[Candidate], price: Callable[[Candidate], float] = lambda c: c.price) -> list[Candidate]:
     """The cheapest candidates of each entity, at most one for the same loads, in the order given."""
     groups: dict[int, dict[frozenset[int], Candidate]] = defaultdict(dict)
-    for c in sorted(candidates, key=lambda c: c.price):
+    for c in sorted(candidates, key=price):
         groups[c.produces[0].number].setdefault(c.needs, c)
     kept = {id(c) for group in groups.values() for c in list(group.values())[:COMBINED]}
     return [c for c in candidates if id(c) in kept]

@@ -143,11 +143,11 @@ def definition_at(tensor: Stored, indices: Sequence[Index], operands: tuple[Term
             raise
         return None
     for index, extent in zip(indices, tensor.shape, strict=True):
-        term = _zero_outside(term, index, extent)
+        term = zero_outside(term, index, extent)
     return term
 
 
-def _zero_outside(term: Term, index: Index, extent: int) -> Term:
+def zero_outside(term: Term, index: Index, extent: int) -> Term:
     """The term where an index lies in 0 .. extent-1, and 0 elsewhere."""
     low, high = index.range
     if (low >= 0 and high < extent) or _vanishes(term, index, extent):

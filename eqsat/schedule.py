@@ -18,6 +18,7 @@ from eqsat.work import RESIDENT_K, Work
 
 SMALLEST_DOT = 16
 RESIDENT_LIMIT = 16384  # elements of a row held in registers
+SMALL = 64  # a reduced axis up to this extent is held whole beside others
 LIMIT = 160  # schedules per kernel
 
 
@@ -133,11 +134,12 @@ def _reducing(work: Work) -> dict[Axis, list[Option]]:
     for axis in work.bound_axes:
         whole = power_of_two(axis.extent)
         if by_rows and axis != contiguous:
-            options[axis] = [(1, "loop")] if axis.extent > 1 else [(1, "resident")]
+            apart = whole <= SMALL and not any({axis, contiguous} <= t.axes for t in work.kernel.terms)
+            options[axis] = [(whole, "resident") if apart or axis.extent == 1 else (1, "loop")]
             continue
         loop_tiles = (1024, 4096) if by_rows else (16, 64, 256)
         options[axis] = [(t, "loop") for t in loop_tiles if t < whole]
-        if whole <= (RESIDENT_LIMIT if by_rows else 64):
+        if whole <= (RESIDENT_LIMIT if by_rows else SMALL):
             options[axis].insert(0, (whole, "resident"))
         if not options[axis]:
             options[axis] = [(whole, "resident")]
@@ -155,7 +157,9 @@ def _reducing(work: Work) -> dict[Axis, list[Option]]:
                 (t, "grid") for t in ((1, 2, 4, 8, 16, 32) if near else (1,)) if t <= whole and (t == 1 or t * small <= 8192)
             ]
         else:
-            options[axis] = [(t, "grid") for t in ((32, 64, 128, 256) if last else (1,)) if t <= whole or t == 32]
+            apart = all(axis not in t.args[0].axes for t in work.kernel.terms if t.bound is not None)  # mostly pointwise
+            tiles = (32, 64, 128, 256, *((512, 1024) if apart else ()))
+            options[axis] = [(t, "grid") for t in (tiles if last else (1,)) if t <= whole or t == 32]
     return options
 
 

@@ -1,0 +1,110 @@
+"""Splitting: a long reduction is cut into chunks, each folded by a program of its own, and a second kernel combines the parts.
+
+A reduction over k becomes one over chunks of reductions inside a chunk, with k = chunk*length + r. An online sum leaves a
+maximum and a sum relative to it for each chunk; combining those is an online sum again, of the sums, weighted by the maxima:
+the split of FlashDecoding, of split-K products and of two-stage sums. What a reduction over k waits for is split before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import inf
+
+from eqsat.index import Axis, Index
+from eqsat.notation import Kernel, Stored, Term, cast, const, load, online, pos, rebuild, reduce, scalar, substitute
+from eqsat.regions import zero_outside
+from eqsat.scalars import DTYPES, REDUCTIONS
+
+CHUNK = "chunk"
+
+
+@dataclass(frozen=True)
+class Split:
+    """`parts` are the tensors of the first kernel, the one over most axes first; `terms` what its outputs become over them."""
+
+    parts: tuple[Stored, ...]
+    terms: tuple[Term, ...]
+
+
+def splittable(kernel: Kernel) -> dict[Axis, list[Term]]:
+    """Reductions of a kernel that wait for no other over their axis, by axis; their free axes are the kernel's own.
+
+    What would be rounded to a narrow dtype between the two kernels is left out.
+    """
+    outputs = frozenset(kernel.axes)
+    found: dict[Axis, list[Term]] = {}
+    for t in kernel.terms:
+        axis = t.bound
+        exact = DTYPES[t.dtype].compute == t.dtype or (t.head == "reduce" and t.data[0] not in ("sum", "prod"))
+        if axis is not None and t.axes <= outputs and exact:
+            if not any(u.bound == axis for a in t.args for u in a.walk()):
+                found.setdefault(axis, []).append(t)
+    return found
+
+
+def split(kernel: Kernel, axis: Axis, length: int, names: Iterator[str]) -> Split | None:
+    """The kernel in two, with chunks of `length` positions of `axis`; None if nothing can be split.
+
+    `names` name the tensors in between, which have the chunk as their first dimension.
+    """
+    ready = splittable(kernel).get(axis, [])
+    if not ready:
+        return None
+    cutting = _Cutting(kernel, axis, length, names)
+    new = {t: cutting.of(t) for t in ready}
+    memo: dict[Term, Term] = {}
+    for t in kernel.terms:
+        memo[t] = new[t] if t in new else rebuild(t, tuple(memo[a] for a in t.args))
+    parts = tuple(sorted(cutting.parts.values(), key=lambda p: -len(p.axes)))
+    if any(not set(p.axes) <= set(parts[0].axes) for p in parts):
+        return None
+    return Split(parts, tuple(memo[o.term] for o in kernel.outputs))
+
+
+@dataclass
+class _Cutting:
+    """Makes the parts of reductions over one axis; equal parts are one tensor."""
+
+    kernel: Kernel
+    axis: Axis
+    length: int
+    names: Iterator[str]
+    parts: dict[Term, Stored] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.chunk = Axis(CHUNK, -(-self.axis.extent // self.length))
+        self.inner = Axis(self.axis.name, self.length)
+        self.place = Index.of(self.chunk) * self.length + self.inner
+        self.over = Axis("r0", self.chunk.extent)  # a load binds nothing, so the lowest name captures nothing
+
+    def of(self, term: Term) -> Term:
+        """A reduction as the combination of its parts."""
+        inside = tuple(substitute(a, {self.axis: self.place}) for a in term.args)
+        if term.head == "reduce":
+            name = term.data[0]
+            return reduce(name, self.over, self._part(reduce(name, self.inner, self._filled(name, inside[0]))))
+        s, v = self._filled("max", inside[0]), inside[1]
+        largest = reduce("max", self.inner, s)
+        nothing = scalar("eq", largest, const(-inf, s.dtype))  # a chunk that is masked altogether adds nothing
+        total = scalar("where", nothing, const(0, v.dtype), online(self.inner, s, v, term.data[1]))
+        weight = DTYPES[s.dtype].compute
+        return online(self.over, cast(weight, self._part(largest)), self._part(total), weight)
+
+    def _filled(self, name: str, body: Term) -> Term:
+        """The body with the reduction's identity beyond the end of the axis."""
+        if self.place.range[1] < self.axis.extent:
+            return body
+        if name == "sum":
+            return zero_outside(body, self.place, self.axis.extent)
+        here = scalar("lt", pos(self.place, "int32"), const(self.axis.extent, "int32"))
+        return scalar("where", here, body, const(REDUCTIONS[name].identity(body.dtype), body.dtype))
+
+    def _part(self, term: Term) -> Term:
+        """The load that combining makes of a part."""
+        if term not in self.parts:
+            axes = (self.chunk, *(a for a in self.kernel.axes if a in term.axes))
+            shape = tuple(a.extent for a in axes)
+            self.parts[term] = Stored(next(self.names), shape, term.dtype, term, axes)
+        part = self.parts[term]
+        return load(part, (Index.of(self.over), *map(Index.of, part.axes[1:])))

@@ -1,0 +1,181 @@
+"""Split reductions: two kernels make what one made, at awkward sizes, in every interpreter; chosen where they pay."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from lowered import BF16, F32, Array, Meaning, at, axes_of, f32, op, random, stored
+
+import eqsat
+from eqsat.backends import pallas, triton
+from eqsat.backends.triton.interpret import run as run_in_interpreter
+from eqsat.cost import price
+from eqsat.devices import device
+from eqsat.index import Axis, Index
+from eqsat.interpret import interpret
+from eqsat.lower import lower
+from eqsat.notation import Kernel, Stored, Tensor, const, online, pos, reduce
+from eqsat.schedule import schedules
+from eqsat.split import split, splittable
+from eqsat.tile import TileProgram
+from eqsat.work import Work
+
+N = 150  # no multiple of a chunk
+
+
+def run_tiles(program: TileProgram, arrays: list[Array]) -> list[Array]:
+    return interpret(program, arrays)
+
+
+def run_triton(program: TileProgram, arrays: list[Array]) -> list[Array]:
+    outputs, report = run_in_interpreter(triton.emit(program), arrays, program.outputs, check=True)
+    assert report.ok, report
+    return outputs
+
+
+def run_pallas(program: TileProgram, arrays: list[Array]) -> list[Array]:
+    return pallas.run(pallas.emit(program), arrays, interpret=True)
+
+
+RUNNERS = {"tiles": run_tiles, "triton": run_triton, "pallas": run_pallas}
+
+
+def made(kernel: Kernel, arrays: dict[Tensor, Array], run: Any) -> list[Array]:
+    _, plan = price(Work(kernel), schedules(Work(kernel)), device("h100"))
+    assert plan is not None
+    program = lower(kernel, plan)
+    return run(program, [arrays[t] for t in program.inputs])
+
+
+def in_stages(kernel: Kernel, axis: Axis, length: int) -> list[Kernel]:
+    """The kernels that splitting makes, until nothing over the axis is left."""
+    names, found = (f"part{n}" for n in count()), []
+    while (cut := split(kernel, axis, length, names)) is not None:
+        found.append(Kernel(f"{kernel.name}_parts{len(found)}", cut.parts))
+        outputs = (Stored(o.name, o.shape, o.dtype, t, o.axes) for o, t in zip(kernel.outputs, cut.terms, strict=True))
+        kernel = Kernel(kernel.name, tuple(outputs))
+    return [*found, kernel]
+
+
+def rows(term: Any, dtype: str = F32) -> tuple[Kernel, Axis]:
+    """A kernel with one value a row, made by `term` of an element."""
+    x0, r = axes_of(5)[0], Axis("r0", N)
+    return Kernel("rows", (stored("y", (5,), term(r, at(Tensor("x", (5, N), dtype), x0, r))),)), r
+
+
+def softmax(one_pass: bool) -> tuple[Kernel, Axis]:
+    x0, x1 = axes_of(3, N)
+    x, r = Tensor("x", (3, N), F32), Axis("r0", N)
+    largest = reduce("max", r, at(x, x0, r))
+    total = online(r, at(x, x0, r), const(1, F32), F32)
+    if not one_pass:
+        total = reduce("sum", r, op("exp", op("sub", at(x, x0, r), largest)))
+    return Kernel("softmax", (stored("y", (3, N), op("div", op("exp", op("sub", at(x, x0, x1), largest)), total)),)), r
+
+
+def product(dtype: str) -> tuple[Kernel, Axis]:
+    x0, x1 = axes_of(17, 20)
+    a, b, r = Tensor("a", (17, N), dtype), Tensor("b", (N, 20), dtype), Axis("r0", N)
+    return Kernel("product", (stored("y", (17, 20), reduce("sum", r, op("mul", f32(at(a, x0, r)), f32(at(b, r, x1))))),)), r
+
+
+def attention() -> tuple[Kernel, Axis]:
+    """Keys beyond the query's own position are masked: whole chunks are, for the first queries."""
+    x0, x1 = axes_of(20, 16)
+    q, k, v = Tensor("q", (20, 16), F32), Tensor("k", (N, 16), F32), Tensor("v", (N, 16), F32)
+    d, r = Axis("r0", 16), Axis("r1", N)
+    scores = reduce("sum", d, op("mul", at(q, x0, d), at(k, r, d)))
+    seen = op("ge", pos(Index.of(x0) * 7, "int32"), pos(Index.of(r), "int32"))
+    s = op("where", seen, scores, float("-inf"))
+    weighted = op("div", online(r, s, at(v, r, x1), F32), online(r, s, const(1, F32), F32))
+    return Kernel("attention", (stored("y", (20, 16), weighted),)), r
+
+
+KERNELS = {
+    "sum of squares": rows(lambda r, x: reduce("sum", r, op("mul", x, x))),
+    "sum of what a mask hides": rows(lambda r, x: reduce("sum", r, op("exp", x))),
+    "integers": rows(lambda r, x: op("add", reduce("sum", r, x), reduce("min", r, x)), "int32"),
+    "bits": rows(lambda r, x: reduce("and", r, x), "uint32"),
+    "narrow maximum": rows(lambda r, x: op("max", op("neg", reduce("max", r, x)), reduce("min", r, x)), BF16),
+    "variance": rows(
+        lambda r, x: reduce("sum", r, op("mul", *2 * [op("sub", x, op("mul", reduce("sum", r, x), 1 / N))])),
+    ),
+    "softmax in two passes": softmax(False),
+    "softmax in one pass": softmax(True),
+    "product": product(F32),
+    "narrow product": product(BF16),
+    "masked attention": attention(),
+}
+
+
+@pytest.mark.parametrize("length", [16, 64, 149])
+@pytest.mark.parametrize("name", KERNELS)
+def test_two_kernels_make_what_one_made(name: str, length: int) -> None:
+    kernel, axis = KERNELS[name]
+    arrays = {t: random(t) for t in kernel.inputs}
+    runner = RUNNERS["tiles" if length != 64 else "triton"]
+    wanted = Meaning(kernel, arrays).output(kernel.outputs[0])
+    for stage in (stages := in_stages(kernel, axis, length)):
+        arrays |= dict(zip(stage.outputs, made(stage, arrays, runner), strict=True))
+    assert len(stages) >= 2 and not splittable(stages[-1]).keys() & {axis}
+    result = arrays[stages[-1].outputs[0]].astype(np.float64)
+    np.testing.assert_allclose(result, wanted, rtol=2e-5, atol=2e-5 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("name", ["softmax in one pass", "masked attention"])
+def test_pallas_runs_them_too(name: str) -> None:
+    kernel, axis = KERNELS[name]
+    arrays = {t: random(t) for t in kernel.inputs}
+    wanted = Meaning(kernel, arrays).output(kernel.outputs[0])
+    for stage in in_stages(kernel, axis, 48):
+        arrays |= dict(zip(stage.outputs, map(np.asarray, made(stage, arrays, run_pallas)), strict=True))
+    result = arrays[stage.outputs[0]].astype(np.float64)
+    np.testing.assert_allclose(result, wanted, rtol=2e-5, atol=2e-5 * np.abs(wanted).max())
+
+
+def test_rows_that_are_masked_altogether_stay_undefined() -> None:
+    kernel, axis = attention()
+    arrays = {t: random(t) for t in kernel.inputs}
+    next(a for t, a in arrays.items() if t.name == "k")[:] = -np.inf  # scores of every sign of infinity, and NaN
+    (whole,) = made(kernel, arrays, run_tiles)
+    for stage in in_stages(kernel, axis, 16):
+        arrays |= dict(zip(stage.outputs, made(stage, arrays, run_tiles), strict=True))
+    np.testing.assert_array_equal(np.isnan(arrays[stage.outputs[0]]), np.isnan(whole))
+
+
+def shape(*extents: int, dtype: str = F32) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(extents, dtype)
+
+
+def decode(q: Any, k: Any, v: Any) -> Any:
+    scores = jnp.einsum("hgd,hsd->hgs", q, k, preferred_element_type=jnp.float32) * 0.125
+    return jnp.einsum("hgs,hsd->hgd", jax.nn.softmax(scores, axis=-1).astype(v.dtype), v)
+
+
+LONG = {  # function, arguments, launches, bytes beyond inputs, outputs and further passes over the input
+    "sum": (lambda x: jnp.sum(x * x), (shape(1 << 22),), 2, 1),
+    "softmax": (lambda x: jax.nn.softmax(x, axis=-1), (shape(8, 262144),), 2, 2),
+    "product": (lambda x, w: jax.nn.relu(x @ w), (shape(16, 16384, dtype=BF16), shape(16384, 256, dtype=BF16)), 2, 1),
+    "decoding": (decode, (shape(8, 4, 128, dtype=BF16), *2 * [shape(8, 32768, 128, dtype=BF16)]), 2, 1),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_few_rows_are_split_over_the_device(name: str) -> None:
+    fn, args, launches, passes = LONG[name]
+    program = eqsat.optimize(fn, *args)
+    assert len(program.launches) == launches
+    assert any("chunk" in {a.name for a in p.kernel.axes} for p in program.launches)
+    given = sum(a.size * a.dtype.itemsize for a in args)
+    made = sum(t.nbytes for t in program.outputs)
+    assert program.cost.nbytes <= 1.15 * (passes * given + made)
+
+
+def test_many_rows_are_not() -> None:
+    program = eqsat.optimize(lambda x: jax.nn.softmax(x, axis=-1), shape(8192, 4096))
+    assert len(program.launches) == 1
