@@ -20,7 +20,8 @@ from eqsat.egraph import Row
 from eqsat.index import Axis
 from eqsat.notation import Stored
 from eqsat.regions import Region, loads_in
-from eqsat.scalars import DTYPES, PART, PARTS, SCALARS
+from eqsat.scalars import PART, PARTS, SCALARS
+from eqsat.work import element_nbytes
 
 KEYS = 8  # leaf sets kept per class
 PER_KEY = 2  # fragments kept per leaf set
@@ -120,7 +121,7 @@ class Cones:
         if row.head == "const":
             return 0.0
         if row.head == "load":
-            return min(volume, row.data[0].size) * DTYPES[row.dtype].nbytes / self.device.dram_bytes_per_second
+            return min(volume * element_nbytes(*row.data), row.data[0].nbytes) / self.device.dram_bytes_per_second
         if row.head == "online":
             s, v = row.args
             points = self._volume(self.axes[s])

@@ -145,7 +145,7 @@ class _Pricing:
     def l2_nbytes(self) -> np.ndarray:
         total = self.one * sum(o.nbytes for o in self.work.kernel.outputs)
         for r in self.work.reads:
-            total = total + self.executed(r.scope, r.passes) * DTYPES[r.tensor.dtype].nbytes
+            total = total + self.executed(r.scope, r.passes) * r.element_nbytes
         return total
 
     def dram_nbytes(self) -> np.ndarray:
@@ -174,6 +174,13 @@ class _Pricing:
                 total = total + self.executed(scope, passes) * operations
         return total / rate
 
+    def folds(self) -> int:
+        """Reductions of the block that a contraction makes."""
+        blocks = [c.term.axes for c in self.work.contractions]
+        made = {c.term for c in self.work.contractions}
+        folded = (t for t in self.work.kernel.terms if t.bound is not None and t not in made)
+        return sum(any(t.args[0].axes >= block for block in blocks) for t in folded)
+
     def fits(self) -> np.ndarray:
         """Registers for what is alive at once, shared memory for the operands of contractions."""
         accumulators, largest, widest = 0.0 * self.one, 0.0 * self.one, 0
@@ -196,8 +203,8 @@ class _Pricing:
             if c.dtype not in self.device.tensor_flops:
                 scalar_dots = True
                 unrolled = unrolled + 3 * nbytes * bool(c.computed)
-        # beside an accumulator a short epilogue is computed in pieces, a long one keeps whole blocks
-        copies = 2.0 if not self.work.contractions else 1.0 if widest > 3 else 0.5
+        # beside an accumulator a short epilogue is computed in pieces, a long one, or several folds, keep whole blocks
+        copies = 2.0 if not self.work.contractions else 1.0 if widest > 3 or self.folds() > 2 else 0.5
         registers = accumulators + copies * largest
         per_thread = 224
         if self.device.compute_capability < 90:  # operands pass through registers

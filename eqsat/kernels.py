@@ -19,9 +19,9 @@ from eqsat.devices import Device
 from eqsat.egraph import Row, Saturated
 from eqsat.index import Axis
 from eqsat.notation import Kernel, Stored, Tensor, Term, dimension_indices
-from eqsat.regions import Region, loads_in, retarget
+from eqsat.regions import Region, computed_inside, loads_in, retarget
 from eqsat.schedule import Schedule, power_of_two, schedules
-from eqsat.split import split, splittable
+from eqsat.split import chunk_length, split, splittable
 from eqsat.work import Work
 
 PER_ENTITY = 20  # ranked fragments priced per storable tensor
@@ -29,7 +29,6 @@ COMBINED = 8  # cheapest kernels of a tensor that may store others on the way
 CLIMBS = 6  # most passes of hill climbing over all tensors
 LARGER = 2  # a tensor that only the rules made may be this much larger than any the user has
 SIBLINGS = 8  # most kernels merged into one
-LEAST_CHUNK = 256  # positions of a reduction that are worth a program of their own
 STAGES = 4  # reductions that wait for one another, at most, in a kernel that is split
 CONSTANT_NBYTES = 1 << 28  # a larger result of constants is not folded
 
@@ -145,6 +144,7 @@ class Pool:
         single = [c for c in single if c.fits]
         wanted = {n for c in single for n in c.needs} | {e.number for e in self.outputs}
         combined = [*self._with_interior(single, wanted), *self._siblings(single)]
+        combined += self._with_gathers_inside(single)
         whole = [*single, *(c for c in combined if c.fits)]
         return [*whole, *(c for c in self._splits(whole) if c.fits)]
 
@@ -278,6 +278,20 @@ class Pool:
                 inside[e] = t
         return [{e: t} for e, t in inside.items()] + ([inside] if len(inside) > 1 else [])
 
+    def _with_gathers_inside(self, single: list[Candidate]) -> list[Candidate]:
+        """Kernels that compute what they gather from: a softmax's loop meets the element that its label takes."""
+        gathers = [(c, {t.tensor for t in c.kernel.terms if t.head == "load" and t.args}) for c in _cheapest(single)]
+        found: list[Candidate] = []
+        for c, gathered in gathers:
+            for e in self.entities:
+                if e.tensor in gathered and e.tensor.term is not None:
+                    memo: dict[Term, Term] = {}
+                    terms = [computed_inside(o.term, e.tensor, memo) for o in c.kernel.outputs]
+                    inside = tuple(t for t in terms if t is not None)
+                    if len(inside) == len(terms):
+                        found.append(self._priced_candidate(c.produces, self._needs(inside), inside, c.rules))
+        return found
+
     def _siblings(self, single: list[Candidate]) -> list[Candidate]:
         """Kernels over one iteration space that share an input, as one launch."""
         best: dict[int, Candidate] = {}
@@ -312,19 +326,25 @@ class Pool:
     def _splits(self, whole: list[Candidate]) -> list[Candidate]:
         """For kernels with too few programs to fill the device: their reductions in chunks, and what combines them."""
         filled = {c: c.price * min(1.0, _programs(c) / self.device.multiprocessors) for c in whole}
-        behind: dict[int, float] = {}
-        for c in whole:
-            for e in c.produces:
-                behind[e.number] = min(filled[c], behind.get(e.number, inf))
+        behind = {e.number: inf for e in self.entities}  # the least work that a tensor takes
+
+        def total(c: Candidate) -> float:
+            return filled[c] + sum(behind[n] for n in c.needs)
+
+        for _ in range(STAGES):
+            for c in whole:
+                for e in c.produces:
+                    behind[e.number] = min(behind[e.number], total(c))
         few = [c for c in whole if _programs(c) < self.device.multiprocessors and splittable(c.kernel)]
         found: list[Candidate] = []
-        for c in _cheapest(few, lambda c: filled[c] + sum(behind.get(n, 0.0) for n in c.needs)):
+        for c in _cheapest(few, total):
             axis = max(splittable(c.kernel), key=lambda a: a.extent)
             least = power_of_two(-(-self.device.multiprocessors // int(_programs(c))))
-            lengths = {-(-axis.extent // (times * least * LEAST_CHUNK)) * LEAST_CHUNK: None for times in (1, 2, 4)}
-            for length in lengths:
-                if length < axis.extent:
-                    found.extend(self._split(c, axis, length))
+            lengths = dict.fromkeys(chunk_length(axis.extent, times * least) for times in (1, 2, 4))
+            cuts = [self._split(c, axis, length) for length in lengths if length < axis.extent]
+            prices = [sum(stage.price for stage in cut) for cut in cuts]
+            if min(prices, default=inf) < c.price:
+                found.extend(cuts[prices.index(min(prices))])
         return found
 
     def _split(self, c: Candidate, axis: Axis, length: int) -> list[Candidate]:
@@ -345,7 +365,7 @@ class Pool:
             found.append(self._priced_candidate(parts, self._needs(terms), terms, c.rules))
             terms = tuple(retarget(t, known) for t in cut.terms)
             c = self._priced_candidate(c.produces, self._needs(terms), terms, c.rules)
-        return [*found, c] if found else []
+        return [*found, c]
 
 
 def _circular(kernels: list[Candidate]) -> bool:

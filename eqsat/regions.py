@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from eqsat.index import Axis, Index
+from eqsat.index import Axis, Dynamic, Index
 from eqsat.notation import Stored, Tensor, Term, bound_level, const, const_value, load, pos, rebuild, substitute
 from eqsat.primitives.fold import refolded, scalar
 from eqsat.scalars import DTYPES, SCALARS
@@ -147,6 +147,48 @@ def definition_at(tensor: Stored, indices: Sequence[Index], operands: tuple[Term
     return term
 
 
+def picked(tensor: Stored, indices: Sequence[Index], operands: tuple[Term, ...]) -> Term | None:
+    """A gathered element of a sum as a masked sum over the dimension gathered from, or None if another form."""
+    gathered = [d for d, i in enumerate(indices) if i.slots]
+    body = tensor.term
+    while body.head == "cast":
+        body = body.args[0]
+    if len(gathered) != 1 or len(operands) != 1 or body.head != "reduce" or body.data[0] != "sum":
+        return None
+    (d,), (operand,) = gathered, operands
+    (((atom, coefficient), *more), offset) = indices[d].terms, indices[d].constant
+    if not isinstance(atom, Dynamic) or coefficient != 1 or more or offset:
+        return None
+    place = Axis("_", tensor.shape[d])
+    level = Canonical({}).level(
+        load(tensor, [Index.of(place) if i == d else x for i, x in enumerate(indices)]), frozenset([place])
+    )
+    axis = Axis(f"r{level}", tensor.shape[d])
+    if axis in operand.axes or any(axis in i.axes for i in indices):
+        return None
+    element = definition_at(tensor, [Index.of(axis) if i == d else x for i, x in enumerate(indices)])
+    assert element is not None
+    here = scalar("eq", pos(Index.of(axis), operand.dtype), operand)
+    return Term("reduce", (scalar("where", here, element, const(0, tensor.dtype)),), ("sum", axis), tensor.dtype)
+
+
+def computed_inside(term: Term, tensor: Stored, memo: dict[Term, Term]) -> Term | None:
+    """The term with a defined tensor's elements computed in place of loaded, gathered ones by a mask; None if that cannot be.
+
+    Where the dimension gathered from is traversed anyway, as by the softmax of which it takes the label's element, the tensor
+    need not be stored for the gather.
+    """
+    for t in term.walk():
+        args = tuple(memo[a] for a in t.args)
+        memo[t] = rebuild(t, args)
+        if t.head == "load" and t.tensor is tensor:
+            inside = picked(tensor, t.indices, args) if args else definition_at(tensor, t.indices)
+            if inside is None:
+                return None
+            memo[t] = inside
+    return memo[term]
+
+
 def zero_outside(term: Term, index: Index, extent: int) -> Term:
     """The term where an index lies in 0 .. extent-1, and 0 elsewhere."""
     low, high = index.range
@@ -189,7 +231,8 @@ def boundaries(steps: Sequence[Any], needed: set[Tensor]) -> set[Stored]:
     """The stored tensors that a kernel boundary could want.
 
     Needed elsewhere (program outputs, operands of opaque calls), the result of a reduction, the operand of a
-    contraction, or shared by several boundaries; anything else is inlined for good, which loses no choice that pays.
+    contraction, what is gathered from or made by that, or shared by several boundaries; anything else is inlined for
+    good, which loses no choice that pays.
     """
     stored = [s for s in steps if isinstance(s, Stored)]
     keep: set[Tensor] = needed & set(stored)
@@ -200,7 +243,10 @@ def boundaries(steps: Sequence[Any], needed: set[Tensor]) -> set[Stored]:
         if any(t.head in ("reduce", "online") for t in s.term.walk()):
             keep.add(s)
             keep.update(_contraction_operands(s.term))
-        keep.update(t.tensor for t in s.term.walk() if t.head == "load" and t.args and t.tensor in consumers)
+        gathered = {t.tensor for t in s.term.walk() if t.head == "load" and t.args}
+        keep |= {t for t in gathered if t in consumers}  # type: ignore[misc]
+        if any(isinstance(t, Stored) for t in gathered):
+            keep.add(s)
     reached: dict[Tensor, frozenset[Tensor]] = {}
     for s in reversed(stored):
         beyond = [reached[c] if c not in keep else frozenset([c]) for c in consumers[s]]

@@ -71,6 +71,8 @@ def _consistent(work: Work, axes: Sequence[TileAxis]) -> bool:
 def _with_warps(work: Work, axes: tuple[TileAxis, ...]) -> list[Schedule]:
     block = prod(t.tile for t in axes if t.axis in work.kernel.axes)
     if work.contractions:
+        tile = {t.axis: t.tile for t in axes}
+        block = max(block, *(prod(tile[a] for a in c.rows | c.columns) for c in work.contractions))
         several = {t.axis for t in axes if t.role == "grid" and t.count > 1}
         shared = any(several & c.rows and several & c.columns for c in work.contractions)  # neighbours can share operands in L2
         scalar = not _on_matrix_units(work)

@@ -17,6 +17,8 @@ from eqsat.regions import zero_outside
 from eqsat.scalars import DTYPES, REDUCTIONS
 
 CHUNK = "chunk"
+LEAST_LENGTH = 256  # positions that are worth a program of their own
+ROUND = 128  # chunks are multiples of this, so that tiles divide them
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,13 @@ class Split:
 
     parts: tuple[Stored, ...]
     terms: tuple[Term, ...]
+
+
+def chunk_length(extent: int, chunks: int) -> int:
+    """The length of about so many chunks; they cover the axis exactly where a length near that does."""
+    about = max(LEAST_LENGTH, -(-extent // (chunks * ROUND)) * ROUND)
+    exact = (n for n in range(ROUND, 2 * about, ROUND) if extent % n == 0 and about <= 2 * n)
+    return min(exact, key=lambda n: abs(n - about), default=about)
 
 
 def splittable(kernel: Kernel) -> dict[Axis, list[Term]]:

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
-from eqsat.index import Axis, Index
+from eqsat.index import Axis, Dynamic, Index, flatten
 from eqsat.notation import Kernel, Tensor, Term
 from eqsat.scalars import DTYPES, PART, PARTS, SCALARS
 
+SECTOR_NBYTES = 32  # the least that DRAM and L2 move
 RESIDENT_K = 128  # a contracted axis up to this extent is held whole
 SPLITTING = 8  # operations that take a float32 number apart
 
@@ -42,6 +43,7 @@ class Read:
     tensor: Tensor
     scope: frozenset[Axis]
     passes: int
+    element_nbytes: int  # moved for each element
 
 
 class Work:
@@ -89,7 +91,11 @@ class Work:
 
     @cached_property
     def reads(self) -> list[Read]:
-        return [Read(t.tensor, t.axes, self.passes.get(t, 1)) for t in self.kernel.terms if t.head == "load"]
+        return [
+            Read(t.tensor, t.axes, self.passes.get(t, 1), element_nbytes(t.tensor, t.indices))
+            for t in self.kernel.terms
+            if t.head == "load"
+        ]
 
     @cached_property
     def contiguous_axes(self) -> list[Axis]:
@@ -135,13 +141,20 @@ class Work:
         """Compulsory traffic: what is read of each tensor (at most all of it), and what is written."""
         read: dict[Tensor, int] = defaultdict(int)
         for r in self.reads:
-            read[r.tensor] += prod(a.extent for a in r.scope) * DTYPES[r.tensor.dtype].nbytes
+            read[r.tensor] += prod(a.extent for a in r.scope) * r.element_nbytes
         return sum(min(n, t.nbytes) for t, n in read.items()) + sum(o.nbytes for o in self.kernel.outputs)
 
     @cached_property
     def flops(self) -> int:
         total = sum(2 * prod(a.extent for a in c.scope) for c in self.contractions)
         return int(total + sum(prod(a.extent for a in scope) * n for (scope, _, _), n in self.work.items()))
+
+
+def element_nbytes(tensor: Tensor, indices: tuple[Index, ...]) -> int:
+    """Bytes that memory moves for one element of a load: a sector each where neighbours of every axis lie apart."""
+    own = DTYPES[tensor.dtype].nbytes
+    atoms = [(a, c) for a, c in flatten(indices, tensor.shape).terms if not isinstance(a, Dynamic)]
+    return max(own, min(SECTOR_NBYTES, own * min((abs(c) for _, c in atoms), default=1)))
 
 
 def contraction(t: Term) -> Contraction | None:
