@@ -29,6 +29,7 @@ COMBINED = 8  # cheapest kernels of a tensor that may store others on the way
 CLIMBS = 6  # most passes of hill climbing over all tensors
 LARGER = 2  # a tensor that only the rules made may be this much larger than any the user has
 SIBLINGS = 8  # most kernels merged into one
+SPLIT_PRICE = 0.8  # a split costs at most this much of the whole kernel: less than that is within the model's error
 STAGES = 4  # reductions that wait for one another, at most, in a kernel that is split
 CONSTANT_NBYTES = 1 << 28  # a larger result of constants is not folded
 
@@ -68,6 +69,7 @@ class Pool:
         self.entities: list[Entity] = []
         self._bypassed = saturated.bypassed
         self.known: tuple[float, tuple[Candidate, ...]] = (float("inf"), ())  # the best selection met
+        self._part_names = part_names(region)
         self._constant = self._constant_classes()
         self._add_entities(saturated)
         self._stored = {e.tensor for e in self.entities}
@@ -99,13 +101,12 @@ class Pool:
         for stored in self.region.definitions:
             self._entity(saturated.class_of[stored], stored)
         known = {e.class_id for e in self.entities}
-        names = part_names(self.region)
         largest = LARGER * max(t.nbytes for t in (*self.region.inputs, *self.region.definitions))
         for c, rows in self.classes.items():
             if c not in known and self._worth_storing(c):
                 axes = tuple(sorted(self.axes[c]))
                 shape = tuple(a.extent for a in axes)
-                tensor = Stored(next(names), shape, rows[0].dtype, None, axes)  # type: ignore[arg-type]
+                tensor = Stored(next(self._part_names), shape, rows[0].dtype, None, axes)  # type: ignore[arg-type]
                 if tensor.nbytes <= largest:
                     self._entity(c, tensor)
         for e in self.entities:
@@ -343,7 +344,7 @@ class Pool:
             lengths = dict.fromkeys(chunk_length(axis.extent, times * least) for times in (1, 2, 4))
             cuts = [self._split(c, axis, length) for length in lengths if length < axis.extent]
             prices = [sum(stage.price for stage in cut) for cut in cuts]
-            if min(prices, default=inf) < c.price:
+            if min(prices, default=inf) < SPLIT_PRICE * c.price:
                 found.extend(cuts[prices.index(min(prices))])
         return found
 
@@ -351,8 +352,7 @@ class Pool:
         """The kernels that a candidate becomes, if all its reductions over an axis are cut into chunks."""
         found: list[Candidate] = []
         for _ in range(STAGES):
-            first = len(self.entities) + len(self._parts)
-            cut = split(c.kernel, axis, length, (f"{c.kernel.name}_part{n}" for n in count(first)))
+            cut = split(c.kernel, axis, length, self._part_names)
             if cut is None:
                 break
             for tensor in cut.parts:

@@ -21,7 +21,7 @@ from eqsat.schedule import Schedule
 from eqsat.tile import TileAxis
 
 CLASSES = {(c.__module__, c.__name__): c for c in (Cost, Axis, Dynamic, Index, Quotient, Remainder, Schedule, TileAxis)}
-PARTS = 2000  # more than a region has
+PARTS = 20_000  # more than a region has
 
 Place = tuple[
     str, int
