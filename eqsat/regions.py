@@ -285,7 +285,8 @@ def _contraction_operands(term: Term) -> set[Tensor]:
 
 def kept_steps(steps: Sequence[Any], outputs: Iterable[Tensor]) -> tuple[list[Any], dict[Tensor, Tensor]]:
     """Steps with every tensor that is no boundary inlined; opaque calls stay. Also the map from old to new tensors."""
-    needed = set(outputs) | {t for s in steps if not isinstance(s, Stored) for t in s.inputs if isinstance(t, Tensor)}
+    wanted = set(outputs)
+    needed = wanted | {t for s in steps if not isinstance(s, Stored) for t in s.inputs if isinstance(t, Tensor)}
     keep = boundaries(steps, needed)
     renamed: dict[Tensor, Tensor] = {}
     result: list[Any] = []
@@ -296,22 +297,22 @@ def kept_steps(steps: Sequence[Any], outputs: Iterable[Tensor]) -> tuple[list[An
         renamed[step] = Stored(step.name, step.shape, step.dtype, _inlined(step.term, renamed, keep, {}), step.axes)
         if step in keep:
             result.append(renamed[step])
-    return _copies_early(result), renamed
+    return _early(result, {renamed.get(t, t) for t in wanted}), renamed
 
 
-def _copies_early(steps: Sequence[Any]) -> list[Any]:
-    """Move each copy of a tensor (a view that is an output) right behind it: the kernel that makes it can write the copy."""
-    copies: dict[Tensor, list[Any]] = defaultdict(list)
-    rest: list[Any] = []
-    for step in steps:
-        (copies[step.term.tensor] if _is_copy(step) else rest).append(step)
-    result: list[Any] = []
-    queue = list(reversed(rest))
-    while queue:
-        step = queue.pop()
-        result.append(step)
-        queue.extend(reversed(copies.pop(step, [])))
-    return result
+def _early(steps: Sequence[Any], outputs: set[Tensor]) -> list[Any]:
+    """Move each copy, and each output, right behind the last tensor that it loads: they may share a kernel, and a region.
+
+    Outputs are stored wherever they are made; an optimiser's update of a weight so stands beside the weight's gradient.
+    """
+    places: dict[Tensor, int] = {}
+    order: list[tuple[int, int]] = []
+    for n, step in enumerate(steps):
+        behind = max((places[t] for t in _inputs(step) if t in places), default=n)
+        place = behind if isinstance(step, Stored) and (_is_copy(step) or step in outputs) else n
+        places |= dict.fromkeys(_made(step), place)
+        order.append((place, n))
+    return [steps[n] for _, n in sorted(order)]
 
 
 def _is_copy(step: Any) -> bool:
