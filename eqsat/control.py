@@ -6,7 +6,7 @@ program holds their text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,7 +59,7 @@ def cond(bodies, operands):
     return lax.switch(operands[0], [lambda *given, body=body: list(body(*given)) for body in bodies], *operands[1:])
 
 
-def shard_map(bodies, operands, mesh, in_specs, out_specs, check_vma, manual_axes):
+def shard_map(bodies, operands, mesh, in_specs, out_specs, check_vma, newly_manual_axes):
     """jax.shard_map: the body on every device's part."""
     run = jax.shard_map(
         lambda *parts: list(bodies[0](*parts)),
@@ -67,7 +67,7 @@ def shard_map(bodies, operands, mesh, in_specs, out_specs, check_vma, manual_axe
         in_specs=tuple(in_specs),
         out_specs=list(out_specs),
         check_vma=check_vma,
-        axis_names=set(manual_axes),
+        axis_names=set(newly_manual_axes),
     )
     return run(*operands)
 
@@ -77,7 +77,7 @@ CONTROL: dict[str, Control] = {
     "while": Control(while_loop, {"cond_jaxpr": "condition", "body_jaxpr": "body"}, ("cond_nconsts", "body_nconsts"), None),
     "cond": Control(cond, {"branches": "branch"}, chooses=True),
     "shard_map": Control(
-        shard_map, {"jaxpr": "body"}, ("mesh", "in_specs", "out_specs", "check_vma", "manual_axes"), saved=False
+        shard_map, {"jaxpr": "body"}, ("mesh", "in_specs", "out_specs", "check_vma", "newly_manual_axes"), saved=False
     ),
 }
 
@@ -91,6 +91,24 @@ def jaxprs(name: str, params: Mapping[str, Any]) -> list[Any]:
     found = [j for value in held for j in (value if isinstance(value, tuple | list) else (value,))]
     arrays = all(type(v.aval).__name__ == "ShapedArray" for j in found for v in (*_jaxpr(j).invars, *_jaxpr(j).outvars))
     return found if arrays else []  # a mutable reference stays with the equation that was traced
+
+
+def varying(values: Iterable[Any], atoms: Iterable[Any]) -> list[Any]:
+    """Values with the types of the traced atoms: inside of shard_map JAX wants to know over which devices each may differ.
+
+    Reading drops the casts that say so, since they change no number.
+    """
+    return [_varying(value, _devices(atom.aval)) for value, atom in zip(values, atoms, strict=True)]
+
+
+def _varying(value: Any, wanted: frozenset[str]) -> Any:
+    missing = wanted - _devices(jax.typeof(value)) if wanted else wanted
+    return lax.pcast(value, tuple(sorted(missing)), to="varying") if missing else value
+
+
+def _devices(aval: Any) -> frozenset[str]:
+    """The mesh axes over which a value may differ."""
+    return getattr(getattr(aval, "manual_axis_type", None), "varying", frozenset())
 
 
 def _jaxpr(held: Any) -> Any:

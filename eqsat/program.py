@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from eqsat.control import CONTROL
+from eqsat.control import CONTROL, varying
 from eqsat.cost import Cost
 from eqsat.graph import Graph, Variable
 from eqsat.lower import lower
@@ -226,7 +226,7 @@ class Program:
     @cached_property
     def _compiled(self) -> Callable[[list[Array], list[Array]], list[Array]]:
         """Only a jit that is not inside another may keep XLA from dropping roundings."""
-        if self.function.closed.effects:
+        if self.function.in_line:
             return jax.jit(self.evaluate, compiler_options=KEEP_CASTS)
         return jax.jit(lambda held, flat: program_p.bind(*held, *flat, function=self.function), compiler_options=KEEP_CASTS)
 
@@ -259,7 +259,7 @@ class Program:
         """
         values = self._values(list(self.constants.values()), list(flat))
         self._run_steps(self.steps, values, launch)
-        return [values[t] for t in self.outputs]
+        return varying([values[t] for t in self.outputs], self.graph.outputs)
 
     def _evaluate_once(self, constants: list[Array], given: list[Array]) -> list[Array]:
         """The constant steps, from the inputs that they read."""

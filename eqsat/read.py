@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from eqsat.control import varying
 from eqsat.graph import Equation, Graph, Literal, Variable
 from eqsat.names import Namer
 from eqsat.notation import Kernel, Stored, Tensor, Term, const, output_axes
@@ -45,6 +46,7 @@ class Call:
 
     def run(self, values: Sequence[Any]) -> list[Any]:
         """The results for the values of `inputs`; traceable."""
+        values = varying(values, self.eqn.inputs)
         if not self.programs:
             return self.eqn.bind(*values)
         return self.eqn.run([program.inline for program in self.programs], *values)

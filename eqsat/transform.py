@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from eqsat.program import Program
 
 Array = Any
+PLACING = {"shard_map", "sharding_constraint", "reshard", "mesh_cast", "device_put"}
 _NOTHING_TRACED = jex.get_opaque_trace_state(convention="nnx")
 
 
@@ -60,6 +61,11 @@ class Function:
     def plain(self) -> Callable[..., list[Array]]:
         """The function as it was traced."""
         return jex.jaxpr_as_fun(self.closed)
+
+    @cached_property
+    def in_line(self) -> bool:
+        """True for what a primitive would hide from JAX: effects, and the devices of a mesh."""
+        return bool(self.closed.effects) or _places(self.closed.jaxpr)
 
     def held(self, flat: Sequence[Array]) -> list[Array]:
         """What a program holds: operands before the arguments, so that compiled code does not hold it."""
@@ -171,6 +177,12 @@ def _typed(aval: Any, shape: tuple[int, ...] | None = None) -> jax.ShapeDtypeStr
     return jax.ShapeDtypeStruct(aval.shape if shape is None else shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
 
 
+def _places(jaxpr: Any) -> bool:
+    """True if a traced function, or one in it, names devices."""
+    held = [getattr(j, "jaxpr", j) for e in jaxpr.eqns for j in jex.jaxprs_in_params(e.params)]
+    return any(e.primitive.name in PLACING for e in jaxpr.eqns) or any(map(_places, held))
+
+
 def _where(values: Sequence[Any], chosen: Sequence[bool]) -> list[Any]:
     return [v for v, c in zip(values, chosen, strict=True) if c]
 
@@ -183,13 +195,13 @@ program_p.multiple_results = True
 
 def apply(function: Function, flat: Sequence[Array]) -> list[Array]:
     """The results of a function's program, to be transformed."""
-    if function.closed.effects:
-        return _with_effects(function, flat)
+    if function.in_line:
+        return _in_line(function, flat)
     return program_p.bind(*function.held(flat), *flat, function=function)
 
 
-def _with_effects(function: Function, flat: Sequence[Array]) -> list[Array]:
-    """In line, so that JAX sees the effects; derivatives are those of the function as it was traced."""
+def _in_line(function: Function, flat: Sequence[Array]) -> list[Array]:
+    """Step after step, so that JAX sees effects and devices; derivatives are those of the function as it was traced."""
     inline = jax.custom_jvp(lambda *flat: function.evaluate(*function.held(flat), *flat))
     inline.defjvp(lambda primals, tangents: jax.jvp(function.plain, primals, tangents))
     return list(inline(*flat))

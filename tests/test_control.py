@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -182,3 +186,58 @@ def test_effects_in_a_loop_happen_in_order(capfd):
     jax.effects_barrier()
     words = [line.split()[:2] for line in capfd.readouterr().out.splitlines()]
     assert words == [["start", "1.0"], ["trip", "0"], ["trip", "1"], ["trip", "2"], ["end", "15.0"]]
+
+
+DATA_PARALLEL = """
+import os
+
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+import eqsat
+
+
+def loss(params, x, y):
+    h = jnp.tanh(x @ params["w1"] + params["b1"])
+    start = jax.lax.pcast(jnp.zeros(h.shape), "data", to="varying")
+    h, _ = jax.lax.scan(lambda c, n: (jnp.sin(c + h) * n, None), start, jnp.ones(2))
+    return ((h @ params["w2"] - y) ** 2).mean()
+
+
+def step(params, x, y):
+    value, grads = jax.value_and_grad(loss)(params, x, y)
+    return jax.tree.map(lambda p, g: p - 0.1 * jax.lax.pmean(g, "data"), params, grads), jax.lax.pmean(value, "data")
+
+
+def close(got, want):
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        assert a.sharding == b.sharding
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+assert jax.device_count() == 8
+rng = np.random.default_rng(0)
+normal = lambda *shape: jnp.asarray(rng.standard_normal(shape), jnp.float32)
+params = {"w1": normal(16, 32) / 4, "b1": normal(32), "w2": normal(32, 4) / 6}
+mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+spread = jax.shard_map(step, mesh=mesh, in_specs=(P(), P("data"), P("data")), out_specs=(P(), P()))
+x, y = (jax.device_put(a, NamedSharding(mesh, P("data"))) for a in (normal(64, 16), normal(64, 4)))
+params = jax.device_put(params, NamedSharding(mesh, P()))
+want = jax.jit(spread)(params, x, y)
+program = eqsat.optimize(spread, params, x, y)
+close(program(params, x, y), want)
+close(eqsat.jit(spread)(params, x, y), want)
+(part,) = program.loops
+assert part.name == "shard_map" and part.programs[0].cost.launches < part.programs[0].baseline.launches / 2
+assert {c.name for c in program.calls} <= {"psum_invariant", "psum"}, program.calls
+whole = lambda params, x, y: jax.value_and_grad(lambda p: ((jnp.tanh(x @ p["w1"]) @ p["w2"] - y) ** 2).mean())(params)
+close(eqsat.jit(whole)(params, x, y), jax.jit(whole)(params, x, y))  # JAX partitions what the program is made of
+print("agrees")
+"""
+
+
+def test_a_data_parallel_step_on_eight_devices(tmp_path):
+    (tmp_path / "step.py").write_text(DATA_PARALLEL)
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(Path(eqsat.__file__).parent.parent)}
+    run = subprocess.run([sys.executable, tmp_path / "step.py"], env=environment, capture_output=True, text=True)
+    assert run.stdout.strip() == "agrees", run.stderr

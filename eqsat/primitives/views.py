@@ -11,7 +11,7 @@ from eqsat.primitives.fold import converted
 from eqsat.primitives.table import Out, View, choose, reads
 
 
-@reads("copy", "copy_p", "stop_gradient", view=True)
+@reads("copy", "copy_p", "stop_gradient", "pvary", view=True)
 def copy(out: Out, x: View, **_: Any) -> Term:
     return x.term
 
