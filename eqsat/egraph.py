@@ -22,6 +22,7 @@ from eqsat.ranges import range_of
 from eqsat.regions import Region, definition_at
 from eqsat.rule import PHASES, SIGNATURES, Rule, lower
 from eqsat.scalars import DTYPES, SCALARS
+from eqsat.splitting import split
 
 MAX_AXES = 62  # axis sets are 64-bit masks
 _DTYPE_OF_BIT = {d.bit: d.name for d in DTYPES.values()}
@@ -393,13 +394,20 @@ class _Ingest:
                 self._inline(factor, nesting if chained else nesting - 1)
         for arg in term.args:
             self._inline(arg, nesting - 1 if is_contraction(term) else nesting)
-        if term.head == "load" and term.tensor in self._defined:
-            inlined = definition_at(term.tensor, term.indices, term.args)
-            if inlined is None:
-                return
+        if term.head == "reduce" and len(self._axes) < MAX_AXES // 2:
+            for other in split(term, self._definition):
+                self.tables["union"].append((self.number[term], self.add(other)))
+                self._inline(other, nesting)
+        if (inlined := self._definition(term)) is not None:
             if nesting > 0 or not any(is_contraction(t) for t in inlined.walk()):
                 self.tables["union"].append((self.number[term], self.add(inlined)))
                 self._inline(inlined, nesting)
+
+    def _definition(self, term: Term) -> Term | None:
+        """What a load of a defined tensor stands for."""
+        if term.head != "load" or term.tensor not in self._defined:
+            return None
+        return definition_at(term.tensor, term.indices, term.args)
 
     def row(self, name: str, args: tuple[Any, ...], dtype: str, rule: str | None) -> Row:
         """Decode a frozen row."""

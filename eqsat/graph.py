@@ -353,6 +353,13 @@ class _Inliner:
                 jaxpr = getattr(body, "jaxpr", body)
                 inherited = (source if names.is_library_code(jaxpr) else None, transposed)
                 return self.body(jaxpr, getattr(body, "consts", ()), operands, inherited)
+        if equation.primitive.name == "platform_index" and None in equation.params["platforms"]:
+            default = np.asarray(equation.params["platforms"].index(None), np.int32)
+            return [Literal(default, equation.outvars[0].aval)]
+        if equation.primitive.name == "cond" and isinstance(operands[0], Literal):  # as that of a platform
+            branches = equation.params["branches"]
+            taken = branches[min(max(int(operands[0].value), 0), len(branches) - 1)]
+            return self.body(taken.jaxpr, taken.consts, operands[1:], (source, transposed))
         outputs = tuple(Variable(v.aval) for v in equation.outvars)
         bodies = self.bodies(equation)
         self.equations.append(
