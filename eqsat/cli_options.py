@@ -117,7 +117,9 @@ class Search:
     ] = "reassociate"
     objective: Annotated[
         str,
-        typer.Option(help="What kernels are judged by: time, launches or traffic.", autocompletion=lambda: list(OBJECTIVES)),
+        typer.Option(
+            help="What kernels are judged by: time, launches, traffic or memory.", autocompletion=lambda: list(OBJECTIVES)
+        ),
     ] = "time"
     rules: Annotated[
         str, typer.Option("--rules", metavar="FILES", help="Files of rules to use beside the built-in ones: 'mine.py'.")

@@ -47,11 +47,25 @@ class Cost:
 
 FREE = Cost(0.0, 0, 0, 0)
 
+Objective = Callable[[Cost, int, Device], float]  # of a kernel's cost and the bytes of temporaries that it stores
+
+
+def _storing(seconds_per_byte: float) -> Objective:
+    return lambda cost, stored, device: cost.seconds + stored * seconds_per_byte
+
+
 # What a selection of kernels is judged by, in seconds (of which the last term only breaks ties).
-OBJECTIVES: dict[str, Callable[[Cost, Device], float]] = {
-    "time": lambda cost, device: cost.seconds,
-    "launches": lambda cost, device: cost.launches + cost.seconds,
-    "traffic": lambda cost, device: cost.nbytes / device.dram_bytes_per_second + 1e-3 * cost.seconds,
+OBJECTIVES: dict[str, Objective] = {
+    "time": _storing(0.0),
+    "launches": lambda cost, stored, device: cost.launches + cost.seconds,
+    "traffic": lambda cost, stored, device: cost.nbytes / device.dram_bytes_per_second + 1e-3 * cost.seconds,
+    "memory": _storing(1e-6),  # a microsecond for each byte outweighs any kernel
+}
+# What is tried in turn when time alone needs more memory than there is.
+UNDER_A_CAP: dict[str, Objective] = {
+    "time, little stored": _storing(1e-11),  # some twenty times what writing and reading it takes
+    "time, less stored": _storing(1e-9),
+    "memory": OBJECTIVES["memory"],
 }
 
 

@@ -14,7 +14,7 @@ from itertools import count
 from math import inf, prod
 
 from eqsat.cones import Cones, Entity, Fragment
-from eqsat.cost import FREE, OBJECTIVES, Cost, price
+from eqsat.cost import FREE, OBJECTIVES, UNDER_A_CAP, Cost, price
 from eqsat.devices import Device
 from eqsat.egraph import Row, Saturated
 from eqsat.index import Axis
@@ -63,7 +63,7 @@ class Pool:
 
     def __init__(self, saturated: Saturated, region: Region, device: Device, objective: str = "time") -> None:
         self.device, self.region = device, region
-        self._objective = OBJECTIVES[objective]
+        self._objective = (OBJECTIVES | UNDER_A_CAP)[objective]
         self.axes = saturated.axes
         self.classes = {c: list(rows) for c, rows in saturated.classes.items()}
         self.entities: list[Entity] = []
@@ -190,7 +190,9 @@ class Pool:
         cost, schedule = self._priced[terms]
         folded = all(e.constant for e in produces) and all(self._constant_leaf(t) for t in kernel.inputs)
         cost = FREE if folded else cost
-        return Candidate(produces, needs, kernel, cost, self._objective(cost, self.device), schedule, rules, folded)
+        stored = 0 if folded else sum(e.tensor.nbytes for e in produces if e.tensor not in self.region.outputs)
+        value = self._objective(cost, stored, self.device)
+        return Candidate(produces, needs, kernel, cost, value, schedule, rules, folded)
 
     def _needs(self, terms: Iterable[Term]) -> frozenset[int]:
         read = {tensor for t in terms for tensor in loads_in(t)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from importlib import import_module
@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 from eqsat import plan_codec
 from eqsat.cache import Cache, cache_of, key_of
 from eqsat.control import CONTROL
-from eqsat.cost import FREE, OBJECTIVES, Cost, price
+from eqsat.cost import FREE, OBJECTIVES, UNDER_A_CAP, Cost, price
 from eqsat.devices import Device, device
 from eqsat.egraph import Budget, Engine, Saturated
 from eqsat.extract import Choice, choose
 from eqsat.graph import Equation, Graph
 from eqsat.kernels import Candidate, Pool
+from eqsat.memory import Use, peak_nbytes
 from eqsat.notation import Kernel, Stored, Tensor
 from eqsat.overlap import overlapped
 from eqsat.program import PlannedKernel, Program
@@ -66,6 +67,7 @@ def optimize(
     time_limit: float = 300.0,
     rules: Iterable[Rule] | None = None,
     cache: bool | str | PathLike[str] = True,
+    memory_limit: int | None = None,
     **kwargs: Any,
 ) -> Program:
     """Find a cheaper program for `fn` and return it as kernels.
@@ -73,23 +75,32 @@ def optimize(
     fn: a JAX function, with example arguments (arrays, pytrees, or jax.ShapeDtypeStruct), or a Graph.
     target: a device of `eqsat.devices.DEVICES`; costs are predicted for it.
     numerics: "exact", "reassociate" or "fast": what a rule may change (see `eqsat.rule`).
-    objective: "time", "launches" or "traffic": what a selection of kernels is judged by.
+    objective: "time", "launches", "traffic" or "memory" (bytes of temporaries): what a selection of kernels is judged by.
     constants: positions of arguments that never change (weights); what depends on them alone is computed once.
     time_limit: seconds, for emergencies only, since what it cuts short depends on the machine's load: the regions not yet
         searched keep their original kernels, and the report says so. The search is bounded by counts.
     rules: the rules to use instead of the built-in packs.
     cache: False to search anew and keep nothing, or the folder to use instead of the user's own (see `eqsat.cache`).
+    memory_limit: the most bytes of temporaries that may be alive at once; what the objective asks for counts for less and less
+        until the program keeps to it.
 
-    Raises ValueError for an unknown target or tier or an argument number out of range, TypeError or ValueError where `fn`
-    cannot be traced.
+    Raises ValueError for an unknown target or tier, an argument number out of range, or a memory limit that no program found
+    keeps to, and TypeError or ValueError where `fn` cannot be traced.
     """
     card = checked(target, numerics, objective)
     start = time.perf_counter()
     graph = fn if isinstance(fn, Graph) else Graph.from_jax(fn, *args, **kwargs)
     admitted = select(import_module("eqsat.rules").RULES if rules is None else rules, numerics)
-    search = _Search(card, admitted, objective, start + time_limit, cache_of(cache))
-    program = _planned(graph, search, numerics, constants)
-    program.request = Request(target, numerics, objective, tuple(constants), time_limit, admitted, cache)
+    least = float("inf")
+    for judged in (objective, *(UNDER_A_CAP if memory_limit is not None else ())):
+        search = _Search(card, admitted, judged, start + time_limit, cache_of(cache))
+        program = _planned(graph, search, numerics, constants)
+        least = min(least, program.peak_nbytes)
+        if memory_limit is None or least <= memory_limit:
+            break
+    else:
+        raise ValueError(f"memory_limit: at least {least:,} bytes for temporaries required, got {memory_limit:,}; raise it")
+    program.request = Request(target, numerics, judged, tuple(constants), time_limit, admitted, cache)
     program.notes.update(
         distinct_regions=len(search.plans),
         rules=tuple(dict.fromkeys(r for plan in search.plans.values() for r in plan.rules)),
@@ -107,7 +118,7 @@ def checked(target: str, numerics: str, objective: str) -> Device:
     card = device(target)
     if numerics not in TIERS:
         raise ValueError(f"numerics {numerics!r}: one of {', '.join(TIERS)} required")
-    if objective not in OBJECTIVES:
+    if objective not in OBJECTIVES | UNDER_A_CAP:
         raise ValueError(f"objective {objective!r}: one of {', '.join(OBJECTIVES)} required")
     return card
 
@@ -130,6 +141,7 @@ def _planned(graph: Graph, search: _Search, numerics: str, constants: Sequence[i
         before += looped(loop.eqn, [p.baseline for p in loop.programs])
         after += looped(loop.eqn, [p.cost for p in loop.programs])
     notes = {
+        "peak_nbytes_before": _peak_before(reading, bodies),
         "equations": len(graph.equations) + sum(p.notes["equations"] for p in bodies.values()),
         "views": reading.views + sum(p.notes["views"] for p in bodies.values()),
         "opaque": reading.opaque + sum(p.notes["opaque"] for p in bodies.values()),
@@ -139,6 +151,18 @@ def _planned(graph: Graph, search: _Search, numerics: str, constants: Sequence[i
     return Program(
         graph, reading.inputs, reading.constants, planned, outputs, search.card.name, numerics, before, after, notes
     )  # fmt: skip
+
+
+def _peak_before(reading: Reading, bodies: Mapping[Graph, Program]) -> int:
+    """Peak memory of the program as written, every equation's result stored."""
+
+    def use(step: Stored | Call) -> Use:
+        if isinstance(step, Stored):
+            return Use(loads_in(step.term), (step,))
+        inside = max((bodies[body].notes["peak_nbytes_before"] for body in step.eqn.bodies), default=0)
+        return Use(step.inputs, step.outputs, inside)
+
+    return peak_nbytes(map(use, reading.steps), set(reading.outputs))
 
 
 def looped(equation: Equation, costs: Sequence[Cost]) -> Cost:

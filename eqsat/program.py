@@ -18,6 +18,7 @@ from eqsat.control import CONTROL, varying
 from eqsat.cost import Cost
 from eqsat.graph import Graph, Variable
 from eqsat.lower import lower
+from eqsat.memory import Use, peak_nbytes
 from eqsat.notation import Kernel, Tensor
 from eqsat.read import Call
 from eqsat.schedule import Schedule
@@ -185,6 +186,12 @@ class Program:
     def loops(self) -> tuple[Call, ...]:
         """The steps that hold programs: loops, branches, sharded parts."""
         return tuple(s for s in self.steps if isinstance(s, Call) and s.programs)
+
+    @cached_property
+    def peak_nbytes(self) -> int:
+        """The most bytes of temporaries that are alive at once; outputs and what is computed once are not among them."""
+        kept = {*self.outputs, *(t for s in self.steps if _is_constant(s) for t in s.outputs)}
+        return peak_nbytes(map(_use, self.steps), kept)
 
     # --- running
 
@@ -365,6 +372,11 @@ def _launched(step: Step) -> tuple[PlannedKernel, ...]:
     if isinstance(step, Call):
         return tuple(p for program in step.programs for p in program.kernels)
     return () if step.constant else (step,)
+
+
+def _use(step: Step) -> Use:
+    inside = max((p.peak_nbytes for p in step.programs), default=0) if isinstance(step, Call) else 0
+    return Use(step.inputs, step.outputs, inside)
 
 
 def _is_constant(step: Step) -> bool:

@@ -33,10 +33,12 @@ def _heading(program: Program) -> str:
 
 def _summary(program: Program) -> str:
     before, after = program.baseline, program.cost
+    peak = program.notes.get("peak_nbytes_before", 0)
     rows = [
         ("launches", str(before.launches), str(after.launches), _ratio(before.launches, after.launches, "fewer", "more")),
         ("memory traffic", nbytes(before.nbytes), nbytes(after.nbytes), _ratio(before.nbytes, after.nbytes, "less", "more")),
         ("operations", operations(before.flops), operations(after.flops), _ratio(before.flops, after.flops, "fewer", "more")),
+        ("peak memory", nbytes(peak), nbytes(program.peak_nbytes), _ratio(peak, program.peak_nbytes, "less", "more")),
         ("predicted time", time(before.seconds), time(after.seconds), _ratio(before.seconds, after.seconds, "faster", "slower")),
     ]
     lines = [f"{'':<16}{'before':>12}{'after':>12}"]

@@ -62,7 +62,7 @@ def test_the_shell_completes_commands_and_values(monkeypatch, capsys):
         (["optimize", *SOFTMAX, "--targt", "h100"], "No such option: --targt"),
         (["optimize", *SOFTMAX, "--target", "h1000"], "target 'h1000': a device of the table required; choose one of a100"),
         (["optimize", *SOFTMAX, "--numerics", "loose"], "numerics 'loose': one of exact, reassociate, fast required"),
-        (["optimize", *SOFTMAX, "--objective", "fun"], "objective 'fun': one of time, launches, traffic required"),
+        (["optimize", *SOFTMAX, "--objective", "fun"], "objective 'fun': one of time, launches, traffic, memory required"),
         (
             ["inspect", "model.onnx", "--args", "batch"],
             "arguments 'batch': sizes of the model's dimensions, such as 'batch=4', got",

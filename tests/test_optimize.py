@@ -225,7 +225,7 @@ def test_objectives_trade_time_for_launches_and_traffic():
     assert by["traffic"].launches <= 6 and by["traffic"].nbytes <= 215e6
     assert by["launches"].launches <= by["traffic"].launches
     assert by["time"].seconds <= min(by["launches"].seconds, by["traffic"].seconds)
-    with pytest.raises(ValueError, match="objective 'bytes': one of time, launches, traffic required"):
+    with pytest.raises(ValueError, match="objective 'bytes': one of time, launches, traffic, memory required"):
         eqsat.optimize(fn, *args, objective="bytes")
 
 
