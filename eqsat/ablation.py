@@ -44,7 +44,7 @@ class Ablated:
     cost: Cost
     worth: dict[str, Cost]  # by rule: what the plan without it costs more
     replaceable: tuple[str, ...]  # rules that the plan bears a trace of, though another way costs the same
-    together: Cost | None  # what leaving all replaceable ones out costs more
+    here: dict[str, Cost]  # what leaving one of these out costs more, if there are only the rules that made this plan
     fusion_alone: Cost | None  # what the plan without any rule costs more
     untried: tuple[str, ...]  # rules that the time did not suffice for
     losses: tuple[Loss, ...]
@@ -78,10 +78,12 @@ class Ablation:
         for rule in used:
             trial.narrow([rule])
         replaceable = tuple(r for r in used if r not in trial.worth and r not in trial.untried)
-        together = trial.without(replaceable) if len(replaceable) > 1 else FREE
         fired = {name.removesuffix("_back") for name in found.saturated.growth}
         trial.narrow([r.name for r in self.request.rules if r.name in fired and r.name not in used])
-        return Ablated(found, trial.cost, trial.worth, replaceable, together, alone, tuple(trial.untried), self._losses(found))
+        others = [r.name for r in self.request.rules if r.name not in used and r.name not in trial.worth]
+        suffices = bool(replaceable) and trial.without(others) is FREE
+        here = {r: more for r in replaceable if suffices and (more := trial.without([*others, r]))}
+        return Ablated(found, trial.cost, trial.worth, replaceable, here, alone, tuple(trial.untried), self._losses(found))
 
     def _losses(self, found: Found) -> tuple[Loss, ...]:
         """The next best plans, nearest first: for each kernel chosen, the best plan without a kernel of its loads and stores."""

@@ -9,8 +9,8 @@ from math import prod
 
 from eqsat.cost import Cost, price
 from eqsat.devices import Device, device
-from eqsat.index import Axis
-from eqsat.notation import Kernel, Stored, Tensor, Term, load, rebuild
+from eqsat.index import Axis, Index
+from eqsat.notation import Kernel, Stored, Tensor, Term, load, output_axes, rebuild, substitute
 from eqsat.program import PlannedKernel, Program
 from eqsat.read import Call
 from eqsat.regions import Region, definition_at, loads_in, local, retarget
@@ -87,7 +87,7 @@ def _why(
         because = _because(cost, apart, both.repeats(schedule), tensor) + _rounding(writer, tensor) + also
         return f"one kernel would take {more * 1e6:.1f} us longer: {because}", more
     first, second = (next((part_of[o.name] for o in s.outputs if o.name in part_of), None) for s in (writer, reader))
-    if first != second:
+    if first is not None and first != second:
         return (
             f"a region ends at {tensor.name}, so that no search looked at both; one kernel would save {-more * 1e6:.1f} us",
             more,
@@ -158,9 +158,11 @@ def _tensors(inputs: Sequence[object]) -> list[Tensor]:
 
 
 def _bound(stored: Stored, tensors: dict[Tensor, Tensor | None]) -> Stored:
-    """A definition of a kernel, over other tensors."""
+    """A definition of a kernel, over other tensors, with axes named by position: what only the rules made has others."""
     named = {t: new for t, new in tensors.items() if new is not None}
-    return Stored(stored.name, stored.shape, stored.dtype, retarget(stored.term, named), stored.axes)
+    axes = output_axes(stored.shape)
+    values = {old: Index.of(new) for old, new in zip(stored.axes, axes, strict=True)}
+    return Stored(stored.name, stored.shape, stored.dtype, substitute(retarget(stored.term, named), values), axes)
 
 
 def _inlined(term: Term, stored: Stored, memo: dict[Term, Term], found: list[Term]) -> Term:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import textwrap
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -47,6 +47,7 @@ class Worth:
     doc: str
     more: Cost
     needed: bool  # False: without it another way costs the same
+    here: Cost  # for one that is not needed: what the program would cost more, were there no rules but those that made it
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,6 @@ class Explanation:
     before: Cost
     after: Cost
     rules: tuple[Worth, ...]
-    together: Cost | None  # what leaving out all rules that are replaceable one by one costs more
     fusion_alone: Cost | None  # what the program without any rule costs more; None where the time did not suffice
     rows: Mapping[str, int]  # e-nodes that each rule made, summed over distinct regions, most first
     matches: Mapping[str, int]  # and how often it matched
@@ -132,7 +132,6 @@ def explain(program: Program, seconds: float = 60.0) -> Explanation:
         program.baseline,
         program.cost,
         _worth(ablated, request.rules),
-        _sum((a.together, n) for a, n in ablated),
         _sum((a.fusion_alone, n) for a, n in ablated),
         dict(sum((a.found.saturated.rows_of_rule for a, _ in ablated), Counter()).most_common()),
         dict(sum((Counter(a.found.saturated.growth) for a, _ in ablated), Counter()).most_common()),
@@ -210,18 +209,17 @@ def _sum(costs: Iterable[tuple[Cost | None, int]]) -> Cost | None:
 def _worth(ablated: Sequence[tuple[Ablated, int]], rules: Sequence[Rule]) -> tuple[Worth, ...]:
     """Every rule with a trace in some region, the most valuable first."""
     known = {r.name: r for r in rules}
-    more: dict[str, Cost] = {}
+    more, here = defaultdict[str, Cost](lambda: FREE), defaultdict[str, Cost](lambda: FREE)
     for a, count in ablated:
-        for name in a.replaceable:
-            more.setdefault(name, FREE)
-        for name, cost in a.worth.items():
-            more[name] = more.get(name, FREE) + times(cost, count)
+        for name in (*a.worth, *a.replaceable):
+            more[name] += times(a.worth.get(name, FREE), count)
+            here[name] += times(a.here.get(name, FREE), count)
     needed = {name for a, _ in ablated for name in a.worth}
-    worth = [
-        Worth(n, known[n].tier, known[n].gives_up, known[n].law, " ".join(known[n].doc.split()), c, n in needed)
-        for n, c in more.items()
-    ]
-    return tuple(sorted(worth, key=lambda w: (not w.needed, -w.more.seconds, w.rule)))
+    worth = []
+    for name, cost in more.items():
+        r = known[name]
+        worth.append(Worth(name, r.tier, r.gives_up, r.law, " ".join(r.doc.split()), cost, name in needed, here[name]))
+    return tuple(sorted(worth, key=lambda w: (not w.needed, -w.more.seconds, -w.here.seconds, w.rule)))
 
 
 def _lost_plan(loss: Any, count: int) -> Lost:
@@ -263,10 +261,8 @@ def _rules(e: Explanation) -> Iterator[str]:
         yield f"  {w.rule:<{width}}  {_more(w.more)}"
         yield from wrapped(w.law, WIDTH, "      ")
     if spared:
-        yield "also used, but without it another way costs the same"
-        yield from (f"  {w.rule}" for w in spared)
-    if e.together and e.together.seconds > 0:
-        yield f"  without all of these: {_more(e.together)}"
+        yield "used, but without it another way costs the same (beside it: what it is worth if only the rules used are there)"
+        yield from (f"  {w.rule:<{width}}  {_more(w.here) if w.here != FREE else 'nothing'}" for w in spared)
 
 
 def _tiers(e: Explanation) -> Iterator[str]:
@@ -292,7 +288,7 @@ def _lost(e: Explanation) -> Iterator[str]:
     if e.lost:
         yield "considered and lost: the next best plans, nearest first"
     for lost in e.lost[:SHOWN]:
-        yield f"  {_more(lost.more)}"
+        yield f"  {_more(lost.more)} with"
         for formula in lost.instead:
             yield from wrapped(formula, WIDTH, "    ")
         yield from wrapped(f"instead of {lost.chosen}", WIDTH, "    ")

@@ -130,11 +130,15 @@ def _planned(graph: Graph, search: _Search, numerics: str, constants: Sequence[i
     log.info("read %s: %d equations, %d tensors, %d parts", graph.name, len(graph.equations), len(reading.steps), len(parts))
     bodies = {body: _planned(body, search, numerics, None) for e in graph.equations for body in e.bodies}
     planned: list[PlannedKernel | Call] = []
-    for part in parts:
+    for number, part in enumerate(parts, 1):
         if isinstance(part, Call):
             planned.append(replace(part, programs=tuple(bodies[body] for body in part.eqn.bodies)))
         else:
+            searched = len(search.plans)
             planned.extend(replace(k, numerics=numerics) for k in search.plan(part))
+            if len(search.plans) > searched:
+                seconds = sum(p.cost.seconds for p in planned if isinstance(p, PlannedKernel))
+                log.info("%s: part %d of %d planned, %.1f us so far", graph.name, number, len(parts), seconds * 1e6)
     loops = [p for p in planned if isinstance(p, Call) and p.programs]
     before, after = _baseline(reading, search.card), sum((p.cost for p in planned if isinstance(p, PlannedKernel)), FREE)
     for loop in loops:

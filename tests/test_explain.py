@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ import eqsat
 import eqsat.explain
 from eqsat.program import Program
 from eqsat.rule_trial import trial
+from eqsat.rules import RULES
 from examples.lora import lora
 
 
@@ -27,9 +29,12 @@ def chain(a, b, v):
 CHAIN = (shape(512, 512), shape(512, 512), shape(512))
 
 
+TWO = [r for r in RULES if r.name in ("associate_contraction", "mul_commutes")]
+
+
 @pytest.fixture(scope="module")
 def explained() -> eqsat.explain.Explanation:
-    return eqsat.optimize(chain, *CHAIN).explain()
+    return eqsat.optimize(chain, *CHAIN, rules=TWO).explain()
 
 
 def test_a_rule_whose_right_side_is_bare_leaves_a_trace():
@@ -44,12 +49,27 @@ def test_a_rule_that_changed_nothing_leaves_none():
 
 
 def test_needed_rules_are_those_without_which_the_plan_costs_more(explained):
-    program = eqsat.optimize(chain, *CHAIN)
+    program = eqsat.optimize(chain, *CHAIN, rules=TWO)
     assert "associate_contraction" in explained.needed
     worth = next(w for w in explained.rules if w.rule == "associate_contraction").more
     without = program.request.optimize(program.graph, [r for r in program.request.rules if r.name != "associate_contraction"])
     assert worth.seconds == pytest.approx(without.cost.seconds - program.cost.seconds)
     assert worth.flops == without.cost.flops - program.cost.flops > 0
+
+
+def test_a_rule_that_another_can_replace_is_not_needed():
+    twin = [replace(r, name=f"{r.name}_again") for r in TWO]
+    explanation = eqsat.optimize(chain, *CHAIN, rules=[*TWO, *twin]).explain()
+    used = {w.rule: w for w in explanation.rules}
+    assert explanation.needed == () and used["associate_contraction"].here.seconds > 0
+    assert explanation.fusion_alone is not None and explanation.fusion_alone.seconds > 0
+    assert "another way costs the same" in str(explanation)
+
+
+def test_what_a_kernel_made_by_rules_stores_is_fused_without_capture():
+    program = eqsat.optimize(chain, shape(2048, 2048), shape(2048, 2048), shape(2048), rules=TWO)
+    (boundary,) = program.explain(0.0).boundaries
+    assert boundary.seconds is None or boundary.seconds > 0
 
 
 def test_tiers_say_what_is_given_up(explained):
@@ -93,7 +113,7 @@ def test_a_call_is_a_reason():
 
 
 def test_time_that_did_not_suffice_is_said():
-    explanation = eqsat.optimize(chain, *CHAIN).explain(seconds=0.0)
+    explanation = eqsat.optimize(chain, *CHAIN, rules=TWO).explain(seconds=0.0)
     assert "associate_contraction" in explanation.untried and "stopped at the 0 s given" in str(explanation)
 
 
