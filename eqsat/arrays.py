@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -58,12 +58,15 @@ OPERATIONS: dict[str, str] = {
 
 
 class Arrays:
-    """Runs rows of OPERATIONS and SCALARS in one array library; where that has no convolution, windows are gathered."""
+    """Runs rows of OPERATIONS (`others` instead, where given) and SCALARS in one array library.
 
-    def __init__(self, library: Any, lax_like: Any, convolves: bool = True) -> None:
+    Where that has no convolution, windows are gathered.
+    """
+
+    def __init__(self, library: Any, lax_like: Any, convolves: bool = True, others: Mapping[str, str] | None = None) -> None:
         self.convolves = convolves
         scope = {"jnp": library, "lax": lax_like}
-        self._table = {name: _compiled(template, scope) for name, template in OPERATIONS.items()}
+        self._table = {name: _compiled(template, scope) for name, template in (OPERATIONS | dict(others or {})).items()}
         self._table |= {op.name: _compiled(op.jax, scope) for op in SCALARS.values()}
 
     def apply(self, name: str, *operands: Any) -> Array:

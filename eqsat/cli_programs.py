@@ -40,6 +40,10 @@ def optimize(
     out: Annotated[
         str, typer.Option("--out", "-o", "--save", metavar="FOLDER", help="Write the kernels and a module that runs them.")
     ] = "",
+    stablehlo: Annotated[
+        str, typer.Option(metavar="FILE", help="Write the rewritten graph, without kernels: text, or bytecode to FILE.mlirbc.")
+    ] = "",
+    onnx: Annotated[str, typer.Option(metavar="FILE", help="Write the rewritten graph, without kernels, as an ONNX model.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """Optimise a function and print the report."""
@@ -52,6 +56,16 @@ def optimize(
     if out:
         with talk.phase(f"writing {out}"):
             program.save(out)
+    if stablehlo:
+        from eqsat.writers.stablehlo import save as save_stablehlo
+
+        with talk.phase(f"writing {stablehlo}"):
+            save_stablehlo(program, stablehlo)
+    if onnx:
+        from eqsat.writers.onnx import save as save_onnx
+
+        with talk.phase(f"writing {onnx}"):
+            save_onnx(program, onnx)
 
 
 def inspect(
@@ -60,20 +74,11 @@ def inspect(
     args: Annotated[str, typer.Option("--args", metavar="SHAPES", help="Example arguments, as for `optimize`.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Print the graph, how often each operation occurs, and what stays a call of JAX and why."""
-    from eqsat.read import read
-
+    """Print the graph, how often each operation occurs, what stays a call of JAX and why, and the constants."""
     with talk.phase(f"reading {subject}"):
         graph = graph_of(subject, args)
-        reading = read(graph)
-    counts = Counter(e.name for e in graph.equations).most_common()
-    calls = Counter((c.name, c.reason) for c in reading.calls).most_common()
-    opaque = [{"operation": name, "reason": reason, "count": n} for (name, reason), n in calls]
-    facts = {"name": graph.name, "equations": len(graph.equations), "views": reading.views, "operations": dict(counts)}
-    lines = [str(graph), "", f"{len(graph.equations)} equations, {reading.views} of them views, {reading.opaque} calls of JAX"]
-    lines += [f"{n:>6}  {name}" for name, n in counts]
-    lines += ["", "calls of JAX"] * bool(calls) + [f"{n:>6}  {name}: {reason}" for (name, reason), n in calls]
-    talk.show("\n".join(lines), lambda: {**facts, "calls": opaque}, as_json)
+        summary = graph.summary()
+    talk.show(f"{graph}\n\n{summary}", summary.to_dict, as_json)
 
 
 def explain(

@@ -187,6 +187,12 @@ class Graph:
 
         return networks.written(self)
 
+    def summary(self) -> Any:
+        """Counts by operation, calls of JAX and why, constants and their size, symbolic sizes; prints as text."""
+        from eqsat.summary import summary
+
+        return summary(self)
+
     @cached_property
     def name_of(self) -> Mapping[Variable, str]:
         """A unique, valid identifier for each variable."""

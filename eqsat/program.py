@@ -361,6 +361,19 @@ class Program:
 
         return bisect(self, reference, self.flat(*args, **kwargs) if args or kwargs else None, tolerance=tolerance, seed=seed)
 
+    def to_stablehlo(self, *, binary: bool = False) -> str | bytes:
+        """The rewritten graph, without kernels, as a StableHLO module: text, or a portable artifact if `binary`."""
+        from eqsat.writers.stablehlo import exported
+
+        module = exported(self)
+        return module.mlir_module_serialized if binary else module.mlir_module()
+
+    def to_onnx(self) -> Any:
+        """The rewritten graph, without kernels, as an `onnx.ModelProto`; raises ValueError listing what ONNX lacks."""
+        from eqsat.writers import onnx
+
+        return onnx.model(self)
+
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the kernels' sources, a module that runs the program without eqsat, the report and the plan."""
         from eqsat.saving import save
