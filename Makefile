@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
+TORCH := $(VENV)/torch
 
 # The shorter run: any Python 3.12 that starts, on PATH or installed by pyenv.
 PYTHON312 := $(shell for p in python3.12 $(HOME)/.pyenv/versions/3.12*/bin/python3.12; do \
@@ -27,6 +28,14 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[dev]' </dev/null
 	@touch $@
 
+# PyTorch's tests need a build for the CPU; where only one with CUDA is to be had (several GB), they are skipped.
+$(TORCH): $(READY)
+	@if $(BIN)/python -m pip install --quiet --dry-run --report $@.json '.[test-torch]' </dev/null 2>/dev/null \
+	&& ! grep -q '"name": "\(nvidia\|triton-cuda\|cuda\)' $@.json; \
+	then $(BIN)/python -m pip install --quiet --editable '.[test-torch]' </dev/null; \
+	else echo "no build of torch for the CPU found for this Python: the tests of PyTorch are skipped"; fi
+	@touch $@
+
 $(READY312): pyproject.toml
 	$(PYTHON312) -m venv --clear $(VENV312)
 	$(VENV312)/bin/python -m pip install --quiet --editable '.[dev]' </dev/null
@@ -42,7 +51,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-check: $(READY)
+check: $(READY) $(TORCH)
 	$(BIN)/python -m pytest -q -n 2 -m "not nightly"
 
 ifeq ($(PYTHON312),)

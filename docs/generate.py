@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import inspect
 import io
 import itertools
@@ -229,6 +230,19 @@ def run(path: Path) -> list[str]:
     return printed
 
 
+OPTIONAL = ("torch", "onnx")  # packages that a page may need; without them it is left as it is
+
+
+def packages(path: Path) -> list[str]:
+    """The optional packages that a page imports."""
+    text = path.read_text()
+    return [name for name in OPTIONAL if re.search(rf"^import {name}$", text, re.MULTILINE)]
+
+
+def _can_run(path: Path) -> bool:
+    return all(importlib.util.find_spec(name) for name in packages(path))
+
+
 SIGNATURES = {"architecture.md"}  # pages whose Python is not meant to run
 
 
@@ -295,7 +309,7 @@ def main() -> None:
     options = parser.parse_args()
     for name, page in PAGES.items():
         (DOCS / name).write_text(page())
-    for path in examples() if options.outputs else ():
+    for path in filter(_can_run, examples()) if options.outputs else ():
         refresh(path)
     if options.pictures:
         pictures()

@@ -97,7 +97,8 @@ class Search:
     """A function and the options of `eqsat.optimize`."""
 
     subject: Annotated[
-        str, typer.Argument(metavar="SUBJECT", help="module:function, file.py:function, a model.onnx, or a module.mlir")
+        str,
+        typer.Argument(metavar="SUBJECT", help="module:function, file.py:function, a model.onnx, a model.pt2, or a module.mlir"),
     ]
     args: Annotated[
         str,

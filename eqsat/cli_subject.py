@@ -60,7 +60,33 @@ def graph_of(subject: str, args: str) -> Graph:
         return Graph.from_onnx(subject, dims=dimensions(args))
     if subject.endswith(STABLEHLO):
         return Graph.from_stablehlo(Path(subject), shapes=named_shapes(args))
-    return Graph.from_jax(function_of(subject), *_arguments(subject, args))
+    if subject.endswith(".pt2"):
+        return _exported(subject, shapes(args))
+    function = function_of(subject)
+    if _is_torch_module(function):
+        return Graph.from_torch(function, _arguments(subject, args))
+    return Graph.from_jax(function, *_arguments(subject, args))
+
+
+def _is_torch_module(value: Any) -> bool:
+    torch = sys.modules.get("torch")  # a module of it cannot be there without
+    return torch is not None and isinstance(value, torch.nn.Module)
+
+
+def _exported(path: str, examples: tuple[Any, ...]) -> Graph:
+    """A program saved by `torch.export.save`; without arguments, for the inputs that it was exported with."""
+    from eqsat.graph import Graph
+
+    try:
+        import torch
+    except ImportError as error:
+        raise ValueError(f"{path}: the package torch required, got none; pip install 'eqsat[torch]'") from error
+    try:
+        program = torch.export.load(path)
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0]
+        raise ValueError(f"{path}: a file of torch.export.save required, got {type(error).__name__}: {reason}") from error
+    return Graph.from_torch(program, examples or None)
 
 
 def dimensions(text: str) -> dict[str, int]:

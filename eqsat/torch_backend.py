@@ -24,12 +24,12 @@ from eqsat.program import Program
 
 
 def torch_compile(module: Any, **options: Any) -> Any:
-    """A `torch.nn.Module` or function that runs by eqsat: ``torch.compile(module, backend="eqsat", options=options)``.
+    """A `torch.nn.Module` or function that runs by eqsat, as ``torch.compile(module, backend="eqsat", options=options)`` does.
 
     options: those of `eqsat.optimize`: target, numerics, objective, time_limit, rules. Gradients flow; their graph is
     optimised too. Raises `Unsupported` at the first call, naming every operator that is missing.
     """
-    return torch.compile(module, backend="eqsat", options=options or None)
+    return torch.compile(module, backend=eqsat, options=options or None)
 
 
 def eqsat(module: Any, example_inputs: Sequence[Any], options: Mapping[str, Any] | None = None) -> Callable[..., Any]:

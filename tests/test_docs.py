@@ -32,6 +32,8 @@ def devices():
 @pytest.mark.usefixtures("devices")
 @pytest.mark.parametrize("path", generate.examples(), ids=lambda p: p.stem)
 def test_examples_run_as_written(path, tmp_path, monkeypatch):
+    for package in generate.packages(path):
+        pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
     for block, printed in zip(generate.blocks(path.read_text()), generate.run(path), strict=True):
         assert bool(printed) or block.output is None, f"{path.name}:{block.line}: an output is shown, but nothing printed"

@@ -33,6 +33,14 @@ def addmm(node: Node, self: Array, mat1: Array, mat2: Array, *, beta: Any = 1, a
     return cast((bias if beta == 1 else bias * cast(beta, y.dtype)) + y, node.dtype)
 
 
+@op("addbmm")
+def addbmm(node: Node, self: Array, batch1: Array, batch2: Array, *, beta: Any = 1, alpha: Any = 1) -> Array:
+    """The products of a batch, summed."""
+    rows, columns = (jnp.swapaxes(batch1, 0, 1), batch2)
+    flat = (jnp.reshape(rows, (rows.shape[0], -1)), jnp.reshape(columns, (-1, columns.shape[-1])))
+    return addmm(node, self, *flat, beta=beta, alpha=alpha)
+
+
 @op("linear")
 def linear(node: Node, input: Array, weight: Array, bias: Array | None = None) -> Array:
     """input: [..., in], weight: [out, in]."""

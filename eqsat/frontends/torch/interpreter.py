@@ -17,17 +17,8 @@ from eqsat.frontends.torch.tensors import array_of, dtype_of
 IGNORED = (torch.device, torch.layout, torch.memory_format)
 IGNORED_NAMES = {"device", "layout", "memory_format", "pin_memory", "non_blocking"}
 RANDOM = {
-    "native_dropout",
-    "dropout",
-    "bernoulli",
-    "rand",
-    "randn",
-    "rand_like",
-    "randn_like",
-    "randint",
-    "randperm",
-    "multinomial",
-}
+    "native_dropout", "dropout", "bernoulli", "rand", "randn", "rand_like", "randn_like", "randint", "randperm", "multinomial",
+}  # fmt: skip
 STRIDED = {"as_strided.default", "as_strided_copy.default", "sym_stride.int"}
 
 
@@ -80,7 +71,8 @@ class Interpreter:
             elif node.op == "get_attr":
                 known[node] = self.attribute(module, node.target)
             elif node.op == "output":
-                return list(torch.fx.node.map_arg(node.args[0], known.__getitem__))
+                results = torch.fx.node.map_arg(node.args[0], known.__getitem__)
+                return list(results) if isinstance(results, tuple | list) else [results]
             elif node.op == "call_function":
                 known[node] = self.apply(node, known)
             else:

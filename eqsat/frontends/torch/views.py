@@ -88,7 +88,7 @@ def split_with_sizes(node: Node, self: Array, split_sizes: Sequence[int], dim: i
     return [lax.slice_in_dim(self, int(e) - n, int(e), axis=axis) for n, e in zip(split_sizes, ends, strict=True)]
 
 
-@op("split.Tensor")
+@op("split.Tensor", "split_copy.Tensor")
 def split(node: Node, self: Array, split_size: int, dim: int = 0) -> list[Array]:
     size = self.shape[axis_of(dim, self.ndim)]
     widths = [min(split_size, size - n) for n in range(0, size, split_size)] if split_size else []

@@ -1,0 +1,121 @@
+"""The backend "eqsat" of torch.compile: forward, backward, sizes, memory, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import eqsat  # noqa: E402
+from eqsat import torch_backend  # noqa: E402
+
+QUICK = {"time_limit": 2.0}
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+def compiled(function: Any) -> Any:
+    return torch.compile(function, backend=torch_backend.eqsat, options=QUICK)
+
+
+def test_the_backend_is_found_by_name():
+    from importlib.metadata import entry_points
+
+    if not entry_points(group="torch_dynamo_backends", name="eqsat"):
+        pytest.skip("needs an installed eqsat: pip install -e .")
+    assert "eqsat" in torch._dynamo.list_backends()
+    module = torch.nn.Linear(4, 2)
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(torch.compile(module, backend="eqsat", options=QUICK)(x), module(x))
+
+
+def test_the_short_form_gives_the_same():
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(eqsat.torch_compile(torch.sin, numerics="exact", **QUICK)(x), torch.sin(x))
+
+
+def test_forward_and_gradients_agree_with_eager():
+    module = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.GELU(), torch.nn.Linear(6, 2))
+    x = torch.randn(3, 4, requires_grad=True)
+    fast = compiled(module)(x)
+    torch.testing.assert_close(fast, module(x))
+    got = torch.autograd.grad(fast.square().sum(), [x, *module.parameters()])
+    wanted = torch.autograd.grad(module(x).square().sum(), [x, *module.parameters()])
+    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_new_sizes_and_numbers_get_programs_of_their_own():
+    def scaled(x: Any, n: int) -> Any:
+        return x * n + x.shape[0], x.shape[0] * 2
+
+    fast = compiled(scaled)
+    for rows, n in ((2, 3), (4, 3), (5, 7), (4, 8)):
+        x = torch.randn(rows, 3)
+        got, wanted = fast(x, n), scaled(x, n)
+        torch.testing.assert_close(got[0], wanted[0])
+        assert got[1] == wanted[1]
+
+
+def test_writes_take_effect_and_results_are_memory_of_their_own():
+    def copies(x: Any, y: Any) -> Any:
+        y.add_(1)
+        a = x.clone()
+        return a, a.clone(), x[:2]
+
+    x, y = torch.randn(4, 3), torch.zeros(3)
+    a, b, part = compiled(copies)(x, y)
+    assert torch.equal(y, torch.ones(3)) and part.data_ptr() == x.data_ptr()
+    before = x.clone()
+    a.zero_()
+    assert torch.equal(x, before) and torch.equal(b, before)
+
+
+def test_integers_and_strided_inputs_keep_their_values():
+    def look(x: Any, places: Any) -> Any:
+        return x.T[places], places + (1 << 40), x.T.sum(0)
+
+    x, places = torch.randn(4, 3).T[::2], torch.tensor([0, 2])
+    for got, wanted in zip(compiled(look)(x, places), look(x, places), strict=True):
+        torch.testing.assert_close(got, wanted)
+
+
+def test_missing_operators_are_one_clear_error():
+    with pytest.raises(Exception, match=r"operators of the table required, got 1 without a row: _linalg_svd.default \(1\)"):
+        compiled(torch.linalg.svdvals)(torch.ones(3, 3))
+
+
+@pytest.mark.slow
+def test_a_training_step_with_batch_norm_agrees_with_eager():
+    def model() -> Any:
+        torch.manual_seed(1)
+        return torch.nn.Sequential(
+            torch.nn.Conv2d(2, 4, 3, padding=1), torch.nn.BatchNorm2d(4), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
+            torch.nn.Flatten(), torch.nn.Linear(16, 3),
+        )  # fmt: skip
+
+    def step(module: Any, run: Any) -> Any:
+        optimizer = torch.optim.SGD(module.parameters(), 0.1)
+        loss = torch.nn.functional.cross_entropy(run(x), target)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    x, target = torch.randn(5, 2, 4, 4), torch.randint(0, 3, (5,))
+    plain, fast = model(), model()
+    torch.testing.assert_close(step(fast, compiled(fast)), step(plain, plain), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(fast.state_dict(), plain.state_dict(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_attention_trains_as_in_eager():
+    module = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    x = torch.randn(2, 4, 8)
+    got = torch.autograd.grad(compiled(module)(x).square().sum(), list(module.parameters()))
+    wanted = torch.autograd.grad(module(x).square().sum(), list(module.parameters()))
+    torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-4)
