@@ -104,7 +104,7 @@ def _contracting(work: Work) -> dict[Axis, list[Option]]:
     columns = {main_axis(c.columns) for c in work.contractions}
     ks = {c.k for c in work.contractions}
     matrix = _on_matrix_units(work)
-    nested = any(c.rows | c.columns & set(work.bound_axes) for c in work.contractions) and len(work.contractions) > 1
+    nested = any((c.rows | c.columns) & set(work.bound_axes) for c in work.contractions) and len(work.contractions) > 1
     options: dict[Axis, list[Option]] = {}
     for axis in work.kernel.axes:
         if axis in columns and axis.extent <= 256 and nested:
