@@ -109,11 +109,13 @@ class _Pricing:
         return total
 
     def volume(self, scope: frozenset[Axis]) -> np.ndarray:
-        """Points of a scope, padding included."""
+        """Points of a scope that are visited, padding included."""
         total = self.one.copy()
         for axis in scope:
             if axis in self.tile:
                 total *= self.tile[axis] * self.count[axis]
+            if (share := self.work.visited.get(axis)) is not None:  # and half a tile at the edge of the mask
+                total *= np.where(self.loop[axis], np.minimum(1.0, share + self.tile[axis] / axis.extent), 1.0)
         return total
 
     def block(self, scope: frozenset[Axis]) -> np.ndarray:

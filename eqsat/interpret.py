@@ -147,7 +147,7 @@ class _Machine:
     def loop(self, loop: Loop, values: dict[Value, Array]) -> None:
         states = [values[c.init] for c in loop.carries]
         outside = self.offsets[loop.axis]
-        for number in range(self.tiles[loop.axis].count):
+        for number in range(*self.visited(loop)):
             self.offsets[loop.axis] = number * self.tiles[loop.axis].tile
             inside = dict(values)
             for carry, state in zip(loop.carries, states, strict=True):
@@ -157,6 +157,15 @@ class _Machine:
         self.offsets[loop.axis] = outside
         for carry, state in zip(loop.carries, states, strict=True):
             self.bind(values, carry.final, state)
+
+    def visited(self, loop: Loop) -> tuple[int, int]:
+        """Numbers of the first tile of a loop and of the one behind the last."""
+        t = self.tiles[loop.axis]
+        low, high = (
+            None if b is None else b.substitute({a: Index.of(self.offsets[a]) for a in b.axes}) for b in (loop.low, loop.high)
+        )
+        first = 0 if low is None else max(low.constant, 0) // t.tile
+        return first, t.count if high is None else min(t.count, -(-high.constant // t.tile))
 
     def store(self, store: Store, values: dict[Value, Array]) -> None:
         live, where = self.places(store, store.axes, ())

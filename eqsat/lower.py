@@ -17,6 +17,7 @@ import ml_dtypes  # noqa: F401  registers bfloat16 and float8 with NumPy
 import numpy as np
 
 from eqsat.index import Axis, Index, flatten
+from eqsat.limits import limits_of
 from eqsat.notation import Kernel, Stored, Term, const, const_value, dimension_indices, reduce, scalar
 from eqsat.scalars import DTYPES, REDUCTIONS, SCALARS
 from eqsat.schedule import Schedule
@@ -332,7 +333,14 @@ class _Lowering:
         group = self._group(term, scope)
         inside = _Scope((a for t in group for a in t.args), scope, axis)
         carries = [self._carry_reduce(t, inside) if t.head == "reduce" else self._carry_online(t, inside) for t in group]
-        scope.body.append(Loop(axis, tuple(carries), tuple(inside.body)))
+        scope.body.append(Loop(axis, tuple(carries), tuple(inside.body), *self._bounds(group, scope)))
+
+    def _bounds(self, group: list[Term], scope: _Scope) -> tuple[Index | None, Index | None]:
+        """Between which positions a loop has something to add, for the first and last position of every tile around it."""
+        limits = limits_of(group)
+        low = (self.tiling.extreme(b, scope.open, -1) for b in limits.low)
+        high = (self.tiling.extreme(b, scope.open, 1) for b in limits.high)
+        return next((b for b in low if b is not None), None), next((b for b in high if b is not None), None)
 
     def _available(self, term: Term, scope: _Scope) -> bool:
         return self.tiling.loops(term.axes) <= scope.open

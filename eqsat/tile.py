@@ -144,11 +144,21 @@ class Carry:
 
 @dataclass(frozen=True)
 class Loop:
-    """A serial loop over the tiles of `axis`; inside it, positions along the axis are offset + 0..tile-1."""
+    """A serial loop over the tiles of `axis`; inside it, positions along the axis are offset + 0..tile-1.
+
+    Tiles that lie below `low`, or at `high` and above, change no carried value and are left out. Both are indices over axes
+    whose tiles are given here, and mean the first position of each tile; the bounds themselves may lie outside of the axis.
+    """
 
     axis: Axis
     carries: tuple[Carry, ...]
     body: tuple[Statement, ...]
+    low: Index | None = None
+    high: Index | None = None
+
+    @property
+    def bounds(self) -> tuple[Index, ...]:
+        return tuple(b for b in (self.low, self.high) if b is not None)
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,22 @@ class Tiling:
         terms = dict.fromkeys(t for _, term in self.outputs for t in term.walk())
         return Counter([*(term for _, term in self.outputs), *(a for t in terms for a in t.args)])
 
+    def extreme(self, index: Index, open_: frozenset[Axis], sign: int) -> Index | None:
+        """The least (sign -1) or greatest (1) value of an affine index over the tiles at hand, from their first positions.
+
+        None if it depends on a loop that is not open, or on nothing.
+        """
+        result = Index.of(index.constant)
+        for axis, coefficient in index.terms:
+            assert isinstance(axis, Axis)
+            role = self.role(axis)
+            if role == "loop" and axis not in open_:
+                return None
+            if role != "resident":
+                result += Index.of(axis) * coefficient
+            result += max(0, sign * coefficient) * sign * (self.tile(axis) - 1)
+        return result if result.axes else None
+
     # --- padding ---
 
     def inside(self, axis: Axis) -> Term:

@@ -8,6 +8,7 @@ from functools import cached_property
 from math import prod
 
 from eqsat.index import Axis, Dynamic, Index, flatten
+from eqsat.limits import limits_of, visited
 from eqsat.notation import Kernel, Tensor, Term
 from eqsat.scalars import DTYPES, PART, PARTS, SCALARS
 
@@ -88,6 +89,16 @@ class Work:
             if c.split:
                 total[c.split, "vector", c.passes] += SPLITTING
         return dict(total)
+
+    @cached_property
+    def visited(self) -> dict[Axis, float]:
+        """The share of each reduced axis that masks leave to be visited, if loops traverse it."""
+        over: dict[Axis, list[Term]] = defaultdict(list)
+        for t in self.kernel.terms:
+            if t.bound is not None:
+                over[t.bound].append(t)
+        own = frozenset(self.kernel.axes)
+        return {a: share for a, terms in over.items() if (share := visited(limits_of(terms).within(own), a)) < 1.0}
 
     @cached_property
     def reads(self) -> list[Read]:

@@ -257,10 +257,18 @@ class Printer:
         head = f"def {name}({step}, {states[0] if one else 'carry'}):"
         unpack = [f"{', '.join(states)} = carry"] if len(states) > 1 else []
         back = [f"return {', '.join(results) or 'carry'}"]
-        call = f"lax.fori_loop(0, {count}, {name}, {before[0] if one else tupled(before)})"
+        first, last = self._visited(s, size, count)
+        call = f"lax.fori_loop({first}, {last}, {name}, {before[0] if one else tupled(before)})"
         target = f"{', '.join(finals)} = " if finals else ""
         inner = [*unpack, *self.positions.prelude(s.axis, step), *body, *back]
         return ["", head, *indented(inner), "", f"{target}{call}"]
+
+    def _visited(self, s: Loop, size: int, count: int) -> tuple[str, str]:
+        """Numbers of the first tile of a loop and of the one behind the last."""
+        low, high = (None if b is None else self.positions.index(b + shift, ()) for b, shift in ((s.low, 0), (s.high, size - 1)))
+        divided = "" if size == 1 else f" // {size}"
+        first = "0" if low is None else f"jnp.maximum({low}, 0){divided}"
+        return first, str(count) if high is None else f"jnp.minimum({enclosed(high)}{divided}, {count})"
 
     def _fresh(self, carries: tuple[Carry, ...], value: Callable[[Carry], Value]) -> list[str]:
         for carry in carries:

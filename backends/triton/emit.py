@@ -418,7 +418,7 @@ class _Printer:
         inside = frozenset(a for inner in s.body for a in _mentioned_below(inner))
         start = self.plan.start[s.axis] if t.tile > 1 else self.plan.axis[s.axis]
         step = f", {t.tile}" if t.tile > 1 else ""
-        self.line(f"for {start} in range(0, {s.axis.extent}{step}):")
+        self.line(f"for {start} in range({self.first(s)}, {self.end(s)}{step}):")
         self.indent += 1
         before = len(self.lines)
         if s.axis in inside and t.tile > 1:
@@ -428,6 +428,35 @@ class _Printer:
         if len(self.lines) == before:
             self.line("pass")
         self.indent -= 1
+
+    def first(self, s: Loop) -> str:
+        """Where a loop begins: a multiple of its tile."""
+        if s.low is None:
+            return "0"
+        tile = self.tile[s.axis].tile
+        return f"tl.maximum({self.bound(s.low)}, 0)" + (f" // {tile} * {tile}" if tile > 1 else "")
+
+    def end(self, s: Loop) -> str:
+        return str(s.axis.extent) if s.high is None else f"tl.minimum({self.bound(s.high)}, {s.axis.extent})"
+
+    def bound(self, index: Index) -> str:
+        """An index at the first positions of the tiles that it mentions."""
+        many = [t for t in self.program.grid if t.count > 1]
+        text = ""
+        for atom, coefficient in index.terms:
+            t = self.tile[atom]  # type: ignore[index]
+            factor = abs(coefficient)
+            if t.role == "loop" and t.tile > 1:
+                number = self.plan.start[t.axis]
+            elif t.tile == 1:
+                number = self.plan.axis[t.axis]
+            else:
+                number, factor = self.number_of(t, many), factor * t.tile
+            product = number if factor == 1 else f"{number} * {factor}"
+            text += (" - " if coefficient < 0 else " + ") + product
+        if index.constant:
+            text += f" {'-' if index.constant < 0 else '+'} {abs(index.constant)}"
+        return text[3:] if text.startswith(" + ") else f"0{text}"
 
     def assign(self, name: str, value: Value, like: Value) -> None:
         text = self.carried(value, like)
@@ -459,6 +488,8 @@ def _indices(s: Statement) -> tuple[Index, ...]:
             return (s.index,)
         case Load() | Store():
             return (*s.index, *(i for i, _ in s.guards))
+        case Loop():
+            return s.bounds
     return ()
 
 
@@ -468,9 +499,8 @@ def _mentioned(s: Statement) -> frozenset[Axis]:
 
 
 def _mentioned_below(s: Statement) -> frozenset[Axis]:
-    if isinstance(s, Loop):
-        return frozenset(a for inner in s.body for a in _mentioned_below(inner))
-    return _mentioned(s)
+    below = (a for inner in s.body for a in _mentioned_below(inner)) if isinstance(s, Loop) else ()
+    return _mentioned(s).union(below)
 
 
 def _whole_axis(index: Index, bound: int) -> Axis | None:

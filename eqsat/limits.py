@@ -1,0 +1,134 @@
+"""Limits of a reduction: positions at which a mask leaves nothing to add, so that a loop need not visit them.
+
+A mask that compares positions, as causal attention and sliding windows have, hides whole tiles. What is left out is exactly
+what changes no fold: a score of -inf in a maximum, a 0 in a sum. (An online sum gives it the weight 0, which hides a NaN or an
+infinity in what is weighted.) Nothing here knows attention: the limits follow from the comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from eqsat.index import Axis, Index
+from eqsat.notation import Term, const_value
+from eqsat.scalars import REDUCTIONS, is_integer
+
+_NEGATED = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Only positions r with low <= r < high matter, for each of the bounds, which are indices over other axes."""
+
+    low: tuple[Index, ...] = ()
+    high: tuple[Index, ...] = ()
+
+    def __add__(self, other: Limits) -> Limits:
+        return Limits(tuple(dict.fromkeys(self.low + other.low)), tuple(dict.fromkeys(self.high + other.high)))
+
+    def within(self, axes: frozenset[Axis]) -> Limits:
+        """Those that depend on these axes and no others."""
+        return Limits(tuple(b for b in self.low if b.axes <= axes), tuple(b for b in self.high if b.axes <= axes))
+
+
+def limits_of(reductions: Iterable[Term]) -> Limits:
+    """The limits that all of these reductions over one axis have."""
+    found = [_of_reduction(t) for t in reductions]
+    first, *rest = found
+    low = (b for b in first.low if all(b in other.low for other in rest))
+    return Limits(tuple(low), tuple(b for b in first.high if all(b in other.high for other in rest)))
+
+
+def _of_reduction(t: Term) -> Limits:
+    axis = t.bound
+    assert axis is not None
+    if t.head == "online":
+        return _hidden(t.args[0], axis, "max")
+    name, body = t.data[0], t.args[0]
+    if name == "or" and body.head == "ne" and body.args[0] is body.args[1]:  # is there a NaN?
+        return _hidden(body.args[0], axis, "a number")
+    return _hidden(body, axis, name)
+
+
+def _hidden(term: Term, axis: Axis, name: str) -> Limits:
+    """Where a term is not the identity of a reduction, as far as the masks around it say."""
+    if term.head == "cast":
+        return _hidden(term.args[0], axis, name)
+    if term.head != "where":
+        return Limits()
+    predicate, then, otherwise = term.args
+    if _is_identity(otherwise, name):
+        return _where(predicate, axis, True) + _hidden(then, axis, name)
+    if _is_identity(then, name):
+        return _where(predicate, axis, False) + _hidden(otherwise, axis, name)
+    return Limits()
+
+
+def _is_identity(term: Term, name: str) -> bool:
+    if term.head != "const":
+        return False
+    value = const_value(term)
+    return value == value if name == "a number" else value == REDUCTIONS[name].identity(term.dtype)
+
+
+def _where(predicate: Term, axis: Axis, holds: bool) -> Limits:
+    """Limits of the positions at which a predicate is true, or false."""
+    if predicate.head == "not":
+        return _where(predicate.args[0], axis, not holds)
+    if predicate.head == ("and" if holds else "or"):
+        return _where(predicate.args[0], axis, holds) + _where(predicate.args[1], axis, holds)
+    if predicate.head not in _NEGATED:
+        return Limits()
+    a, b = map(_affine, predicate.args)
+    if a is None or b is None:
+        return Limits()
+    match predicate.head if holds else _NEGATED[predicate.head]:
+        case "ge":
+            return _positive(a - b, axis)
+        case "gt":
+            return _positive(a - b - 1, axis)
+        case "le":
+            return _positive(b - a, axis)
+        case "lt":
+            return _positive(b - a - 1, axis)
+        case "eq":
+            return _positive(a - b, axis) + _positive(b - a, axis)
+    return Limits()
+
+
+def _positive(index: Index, axis: Axis) -> Limits:
+    """The limits of r from ``index >= 0``, where r has a coefficient of one in it."""
+    coefficient = dict(index.terms).get(axis, 0)
+    rest = index - Index.of(axis) * coefficient
+    if axis in rest.axes or any(not isinstance(atom, Axis) for atom, _ in rest.terms):
+        return Limits()
+    if coefficient == 1:
+        return Limits(low=(rest * -1,))
+    return Limits(high=(rest + 1,)) if coefficient == -1 else Limits()
+
+
+def _affine(term: Term) -> Index | None:
+    """An integer term as an index expression."""
+    match term.head:
+        case "pos":
+            return term.data if not term.data.slots else None
+        case "const" if is_integer(term.dtype):
+            return Index.of(int(const_value(term)))
+        case "cast" if is_integer(term.dtype):
+            return _affine(term.args[0])
+        case "add" | "sub":
+            a, b = map(_affine, term.args)
+            return None if a is None or b is None else a + b if term.head == "add" else a - b
+    return None
+
+
+def visited(limits: Limits, axis: Axis) -> float:
+    """The share of an axis that lies within limits, on average over the other axes."""
+    low = max((_mean(b) for b in limits.low), default=0.0)
+    high = min((_mean(b) for b in limits.high), default=float(axis.extent))
+    return min(1.0, max(0.0, (min(high, axis.extent) - max(low, 0.0)) / axis.extent))
+
+
+def _mean(index: Index) -> float:
+    return sum(index.range) / 2

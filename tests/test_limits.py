@@ -1,0 +1,104 @@
+"""Loops leave out the tiles that a mask hides, in every interpreter; a mask that may hide nothing leaves out nothing."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+import numpy as np
+import pytest
+from lowered import F32, at, axes_of, check, op, random, schedule, statements, stored
+
+from eqsat.backends import pallas, triton
+from eqsat.backends.triton.interpret import run as run_in_interpreter
+from eqsat.index import Axis, Index
+from eqsat.limits import limits_of
+from eqsat.lower import lower
+from eqsat.notation import Kernel, Tensor, Term, const, online, pos, reduce
+from eqsat.tile import Loop
+from eqsat.work import Work
+
+M, N = 45, 150
+R, X0, X1 = Axis("r0", N), *axes_of(M, 16)
+
+
+def i32(index: Index | Axis) -> Term:
+    return pos(Index.of(index), "int32")
+
+
+MASKS: dict[str, tuple[Term, str | None, str | None]] = {  # and the limits of r
+    "causal": (op("ge", i32(X0), i32(R)), None, "x0+1"),
+    "causal with keys before": (op("le", i32(R), op("add", i32(X0), 105)), None, "x0+106"),
+    "strict": (op("lt", i32(R), i32(X0)), None, "x0"),
+    "anti-causal": (op("not", op("gt", i32(X0), i32(R))), "x0", None),
+    "window": (op("and", op("ge", i32(X0), i32(R)), op("lt", op("sub", i32(X0), i32(R)), 20)), "x0-19", "x0+1"),
+    "one place": (op("eq", i32(Index.of(X0) * 3), i32(R)), "3*x0", "3*x0+1"),
+    "one of two": (op("or", op("ge", i32(X0), i32(R)), op("gt", i32(R), const(100, "int32"))), None, None),
+    "every other": (op("ge", i32(X0), i32(Index.of(R) * 2)), None, None),
+}
+
+
+def attention(mask: Term, hidden: float = -inf) -> Kernel:
+    s, v = Tensor("s", (M, N), F32), Tensor("v", (N, 16), F32)
+    scores = op("where", mask, at(s, X0, R), hidden)
+    weighted = op("div", online(R, scores, at(v, R, X1), F32), online(R, scores, const(1, F32), F32))
+    return Kernel("attention", (stored("y", (M, 16), weighted),))
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_limits_follow_from_the_comparison(name: str) -> None:
+    mask, low, high = MASKS[name]
+    found = limits_of([reduce("sum", R, op("where", mask, at(Tensor("s", (M, N), F32), X0, R), 0.0))])
+    assert (list(map(str, found.low)), list(map(str, found.high))) == ([low] if low else [], [high] if high else [])
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masked_loops_agree_everywhere(name: str) -> None:
+    mask, low, high = MASKS[name]
+    kernel = attention(mask)
+    program = check(kernel, schedule(kernel, x0=16, x1=16, r0="loop 16"))
+    (loop,) = statements(program, Loop)
+    assert (loop.low is not None, loop.high is not None) == (low is not None, high is not None)
+    arrays = [random(t) for t in program.inputs]
+    wanted = run_tiles_of(kernel, arrays)
+    outputs, report = run_in_interpreter(triton.emit(program), arrays, program.outputs, check=True)
+    assert report is not None and report.ok
+    for result in (outputs[0], pallas.run(pallas.emit(program), arrays, interpret=True)[0]):
+        np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-6)
+
+
+def run_tiles_of(kernel: Kernel, arrays: list[Any]) -> Any:
+    """Without any loop: one tile of all keys."""
+    from eqsat.interpret import interpret
+
+    return interpret(lower(kernel, schedule(kernel, x0=1, x1=16, r0="resident")), arrays)[0]
+
+
+def test_only_tiles_within_the_limits_are_read() -> None:
+    kernel = attention(MASKS["window"][0])
+    program = lower(kernel, schedule(kernel, x0=16, x1=16, r0="loop 16"))
+    arrays = [random(t) for t in program.inputs]
+    _, report = run_in_interpreter(triton.emit(program), arrays, program.outputs, check=True)
+    assert report is not None
+    (keys,) = (n for name, n in report.loaded.items() if name.startswith("v"))
+    assert keys <= 4 * 16 * 16 * (3 + 4 + 4)  # tiles of keys for each of three tiles of queries
+    assert Work(kernel).visited[R] < 0.3
+
+
+def test_finite_masks_and_other_reductions_bound_nothing() -> None:
+    mask = MASKS["causal"][0]
+    x = at(Tensor("s", (M, N), F32), X0, R)
+    assert not limits_of([reduce("max", R, op("where", mask, x, -1e9))]).high
+    assert not limits_of([reduce("sum", R, op("where", mask, x, -inf))]).high
+    assert not limits_of([reduce("max", R, op("where", mask, x, -inf)), reduce("sum", R, x)]).high
+    kernel = attention(mask, -1e9)
+    (loop,) = statements(check(kernel, schedule(kernel, x0=16, x1=16, r0="loop 16")), Loop)
+    assert loop.bounds == ()
+
+
+def test_rows_that_are_hidden_altogether_are_not_numbers() -> None:
+    kernel = attention(MASKS["strict"][0])  # the first row sees nothing
+    program = lower(kernel, schedule(kernel, x0=16, x1=16, r0="loop 16"))
+    arrays = [random(t) for t in program.inputs]
+    outputs, _ = run_in_interpreter(triton.emit(program), arrays, program.outputs, check=True)
+    assert np.isnan(outputs[0][0]).all() and np.isfinite(outputs[0][1:]).all()
