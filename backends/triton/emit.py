@@ -30,7 +30,7 @@ from eqsat.tile import (
 )
 
 from .parts import helper
-from .plan import Plan
+from .plan import Plan, guarded_axes, mentioned, mentioned_below, whole_axis
 from .source import COMBINE
 from .text import bare, docstring, identifier, is_primary, literal, one_argument, primary, shape_text
 
@@ -60,8 +60,8 @@ class _Printer:
         self.lines: list[str] = []
         self.indent = 1
         self.helpers: dict[str, str] = {}
-        self.used = frozenset(a for s in program.statements() for a in _mentioned(s))
-        self.guarded = _guarded(program.statements())
+        self.used = frozenset(a for s in program.statements() for a in mentioned(s))
+        self.guarded = guarded_axes(program.statements())
 
     # --- the file -------------------------------------------------------------------------------------------------
 
@@ -266,7 +266,7 @@ class _Printer:
         return " & ".join(dict.fromkeys(test for test in tests if test))
 
     def guard(self, index: Index, bound: int, target: Axes, slots: tuple[Value, ...]) -> str:
-        if (axis := _whole_axis(index, bound)) is not None:
+        if (axis := whole_axis(index, bound)) is not None:
             return self.spread(self.plan.inside[axis], self.blocks((axis,), target), target)
         low, high = index.range
         if not index.terms:
@@ -355,7 +355,7 @@ class _Printer:
         position, bound = (self.plan.definition.get(a) for a in s.args) if s.op == "lt" else (None, None)
         if not isinstance(position, Position) or not isinstance(bound, Const):
             return None
-        axis = _whole_axis(position.index, int(bound.value))
+        axis = whole_axis(position.index, int(bound.value))
         return axis if axis in self.guarded and s.out.axes == position.out.axes else None
 
     def cast(self, text: str, source: str, target: str) -> str:
@@ -415,7 +415,7 @@ class _Printer:
         for carry in s.carries:
             self.assign(self.plan.name[carry.state], carry.init, carry.state)
         t = self.tile[s.axis]
-        inside = frozenset(a for inner in s.body for a in _mentioned_below(inner))
+        inside = frozenset(a for inner in s.body for a in mentioned_below(inner))
         start = self.plan.start[s.axis] if t.tile > 1 else self.plan.axis[s.axis]
         step = f", {t.tile}" if t.tile > 1 else ""
         self.line(f"for {start} in range({self.first(s)}, {self.end(s)}{step}):")
@@ -477,44 +477,6 @@ class _Printer:
             return
         for name, text in pairs:
             self.line(f"{name} = {text}")
-
-
-# --- facts about statements -----------------------------------------------------------------------------------------
-
-
-def _indices(s: Statement) -> tuple[Index, ...]:
-    match s:
-        case Position():
-            return (s.index,)
-        case Load() | Store():
-            return (*s.index, *(i for i, _ in s.guards))
-        case Loop():
-            return s.bounds
-    return ()
-
-
-def _mentioned(s: Statement) -> frozenset[Axis]:
-    """Axes whose positions a statement itself computes with."""
-    return frozenset(a for index in _indices(s) for a in index.axes)
-
-
-def _mentioned_below(s: Statement) -> frozenset[Axis]:
-    below = (a for inner in s.body for a in _mentioned_below(inner)) if isinstance(s, Loop) else ()
-    return _mentioned(s).union(below)
-
-
-def _whole_axis(index: Index, bound: int) -> Axis | None:
-    """The axis of a guard that only keeps its positions below its extent."""
-    if index.constant or len(index.terms) != 1:
-        return None
-    ((atom, coefficient),) = index.terms
-    return atom if isinstance(atom, Axis) and coefficient == 1 and atom.extent == bound else None
-
-
-def _guarded(statements: Iterable[Statement]) -> frozenset[Axis]:
-    """Axes with a guard that their positions lie inside; each gets a named mask."""
-    guards = [g for s in statements if isinstance(s, Load | Store) for g in s.guards]
-    return frozenset(axis for index, bound in guards if (axis := _whole_axis(index, bound)) is not None)
 
 
 def _names(axes: Iterable[Axis]) -> str:

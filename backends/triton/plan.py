@@ -9,8 +9,9 @@ from __future__ import annotations
 import builtins
 import keyword
 from collections import defaultdict
+from collections.abc import Iterable
 
-from eqsat.index import Axis
+from eqsat.index import Axis, Index
 from eqsat.scalars import SCALARS
 from eqsat.tile import Carry, Cast, Compute, Const, Dot, Load, Loop, Position, Reduce, Statement, Store, TileProgram, Value
 
@@ -204,3 +205,41 @@ class Plan:
 
 def _alike(a: Value, b: Value) -> bool:
     return a.dtype == b.dtype and a.axes == b.axes
+
+
+# --- facts about statements -----------------------------------------------------------------------------------------
+
+
+def _indices(s: Statement) -> tuple[Index, ...]:
+    match s:
+        case Position():
+            return (s.index,)
+        case Load() | Store():
+            return (*s.index, *(i for i, _ in s.guards))
+        case Loop():
+            return s.bounds
+    return ()
+
+
+def mentioned(s: Statement) -> frozenset[Axis]:
+    """Axes whose positions a statement itself computes with."""
+    return frozenset(a for index in _indices(s) for a in index.axes)
+
+
+def mentioned_below(s: Statement) -> frozenset[Axis]:
+    below = (a for inner in s.body for a in mentioned_below(inner)) if isinstance(s, Loop) else ()
+    return mentioned(s).union(below)
+
+
+def whole_axis(index: Index, bound: int) -> Axis | None:
+    """The axis of a guard that only keeps its positions below its extent."""
+    if index.constant or len(index.terms) != 1:
+        return None
+    ((atom, coefficient),) = index.terms
+    return atom if isinstance(atom, Axis) and coefficient == 1 and atom.extent == bound else None
+
+
+def guarded_axes(statements: Iterable[Statement]) -> frozenset[Axis]:
+    """Axes with a guard that their positions lie inside; each gets a named mask."""
+    guards = [g for s in statements if isinstance(s, Load | Store) for g in s.guards]
+    return frozenset(axis for index, bound in guards if (axis := whole_axis(index, bound)) is not None)
