@@ -20,13 +20,15 @@ class Control:
 
     bodies: parameters that hold them, each with the word for its part. settings: parameters that `run` takes.
     trips: the parameter that says how often each body runs; "" for once, None where values decide.
-    invariant: parameters that count the leading operands which every trip of the body, in the order of bodies, reads unchanged.
+    invariant: for each body whose first inputs never change, the parameter that counts them, behind those that count the
+    operands before theirs.
     """
 
     run: Callable[..., list[Any]]
     bodies: Mapping[str, str]
     settings: tuple[str, ...] = ()
     trips: str | None = ""
+    invariant: tuple[tuple[str, ...], ...] = ()
     chooses: bool = False  # one of the bodies runs
     saved: bool = True  # its settings can be written as text
 
@@ -73,8 +75,16 @@ def shard_map(bodies, operands, mesh, in_specs, out_specs, check_vma, newly_manu
 
 
 CONTROL: dict[str, Control] = {
-    "scan": Control(scan, {"jaxpr": "body"}, ("num_consts", "num_carry", "length", "reverse", "unroll"), "length"),
-    "while": Control(while_loop, {"cond_jaxpr": "condition", "body_jaxpr": "body"}, ("cond_nconsts", "body_nconsts"), None),
+    "scan": Control(
+        scan, {"jaxpr": "body"}, ("num_consts", "num_carry", "length", "reverse", "unroll"), "length", (("num_consts",),)
+    ),
+    "while": Control(
+        while_loop,
+        {"cond_jaxpr": "condition", "body_jaxpr": "body"},
+        ("cond_nconsts", "body_nconsts"),
+        None,
+        (("cond_nconsts",), ("cond_nconsts", "body_nconsts")),
+    ),
     "cond": Control(cond, {"branches": "branch"}, chooses=True),
     "shard_map": Control(
         shard_map, {"jaxpr": "body"}, ("mesh", "in_specs", "out_specs", "check_vma", "newly_manual_axes"), saved=False
@@ -124,6 +134,11 @@ def parts(name: str, count: int) -> list[str]:
 def settings(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of `run` besides bodies and operands."""
     return {p: params[p] for p in CONTROL[name].settings}
+
+
+def invariants(name: str) -> list[tuple[tuple[str, ...], str]]:
+    """For each body: the parameters that count the operands before its unchanging ones, and the one that counts these."""
+    return [(counts[:-1], counts[-1]) for counts in CONTROL[name].invariant]
 
 
 def trips(name: str, params: Mapping[str, Any]) -> int | None:

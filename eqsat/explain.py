@@ -20,6 +20,7 @@ from eqsat.boundaries import Boundary, boundaries
 from eqsat.cost import FREE, Cost
 from eqsat.devices import Device, device
 from eqsat.graph import Graph
+from eqsat.hoisting import hoisted
 from eqsat.kernels import Candidate
 from eqsat.optimize import parts_of
 from eqsat.program import wrapped
@@ -183,7 +184,7 @@ def _distinct(
     """The distinct regions with how often they run, and by the name of each tensor the number of its region."""
     distinct: dict[Hashable, tuple[Region, int]] = {}
     part_of: dict[str, int] = {}
-    for number, (part, count) in enumerate(_regions(graph, constants, card, 1)):
+    for number, (part, count) in enumerate(_regions(hoisted(graph), constants, card, 1)):
         part_of.update((d.name, number) for d in part.definitions)
         region = local(part)
         distinct[region.key] = region, distinct.get(region.key, (region, 0))[1] + count

@@ -19,6 +19,7 @@ from eqsat.devices import Device, device
 from eqsat.egraph import Budget, Engine, Saturated
 from eqsat.extract import Choice, choose
 from eqsat.graph import Equation, Graph
+from eqsat.hoisting import hoisted
 from eqsat.kernels import Candidate, Pool
 from eqsat.memory import Use, peak_nbytes
 from eqsat.notation import Kernel, Stored, Tensor
@@ -91,15 +92,16 @@ def optimize(
     start = time.perf_counter()
     graph = fn if isinstance(fn, Graph) else Graph.from_jax(fn, *args, **kwargs)
     admitted = select(import_module("eqsat.rules").RULES if rules is None else rules, numerics)
-    least = float("inf")
+    moved, least = hoisted(graph), float("inf")
     for judged in (objective, *(UNDER_A_CAP if memory_limit is not None else ())):
         search = _Search(card, admitted, judged, start + time_limit, cache_of(cache))
-        program = _planned(graph, search, numerics, constants)
+        program = _planned(moved, search, numerics, constants)
         least = min(least, program.peak_nbytes)
         if memory_limit is None or least <= memory_limit:
             break
     else:
         raise ValueError(f"memory_limit: at least {least:,} bytes for temporaries required, got {memory_limit:,}; raise it")
+    program.graph, program.baseline = graph, _as_written(graph, card)
     program.request = Request(target, numerics, judged, tuple(constants), time_limit, admitted, cache)
     program.notes.update(
         distinct_regions=len(search.plans),
@@ -197,6 +199,12 @@ def _constant_tensors(graph: Graph, reading: Reading, constants: Sequence[int]) 
             raise ValueError(f"constants: positions of the {count} positional arguments required, got {n}")
     leaves = [leaf for n in constants for leaf in graph.argument_leaves[n]]
     return frozenset(reading.constants) | frozenset(reading.inputs[leaf] for leaf in leaves)
+
+
+def _as_written(graph: Graph, card: Device) -> Cost:
+    """The cost of a graph and its loops, a kernel for each computing equation."""
+    loops = [looped(e, [_as_written(body, card) for body in e.bodies]) for e in graph.equations if e.bodies]
+    return sum(loops, _baseline(read(graph), card))
 
 
 def _baseline(reading: Reading, card: Device) -> Cost:

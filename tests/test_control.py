@@ -17,6 +17,7 @@ from jax import lax
 
 import eqsat
 from eqsat.graph import Graph
+from eqsat.hoisting import hoisted
 from eqsat.oracle import evaluate_graph
 from eqsat.program import Uses
 
@@ -241,3 +242,78 @@ def test_a_data_parallel_step_on_eight_devices(tmp_path):
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(Path(eqsat.__file__).parent.parent)}
     run = subprocess.run([sys.executable, tmp_path / "step.py"], env=environment, capture_output=True, text=True)
     assert run.stdout.strip() == "agrees", run.stderr
+
+
+def test_loop_invariant_code_is_computed_once():
+    def fn(a, b, x, xs):
+        def outer(c, x):
+            def step(c, y):
+                return jnp.tanh(c @ (a @ b) + y * jnp.exp(b[0])), None
+
+            return lax.scan(step, c, jnp.stack([x, x + 1]))[0], jnp.sort(b[0])[0] + c.sum()
+
+        c, ys = lax.scan(outer, x, xs)
+        return lax.while_loop(lambda c: c.sum() < (a @ b).sum(), lambda c: c + jnp.abs(b.sum()) + 1, c), ys
+
+    args = (normal(8, 8) / 3, normal(8, 8, seed=1) / 3, normal(4, 8, seed=2), normal(3, 4, 8, seed=3))
+    graph = hoisted(Graph.from_jax(fn, *args))
+    assert [e.name for e in graph.equations if not e.bodies].count("dot_general") == 2  # for both loops
+    bodies = [b for e in graph.equations for b in e.bodies] + [b for e in graph.equations[-2].bodies for b in e.bodies]
+    assert not any(e.name == "sort" for body in bodies for e in body.equations)
+    (step,) = [b for e in graph.equations for b in e.bodies for inner in b.equations for b in inner.bodies]
+    assert [e.name for e in step.equations].count("dot_general") == 1  # pointwise work stays where it is used
+    assert "exp" in [e.name for e in step.equations]
+    program = eqsat.optimize(fn, *args)
+    agrees(program, args, 1e-5)
+    assert program.cost.flops < program.baseline.flops * 0.7
+
+
+def test_nothing_is_hoisted_that_would_be_larger_or_has_effects():
+    def fn(a, x, xs):
+        def step(c, y):
+            jax.debug.print("{}", a.sum())
+            return c * jnp.tanh(a @ a.T).sum() + y, None  # [64, 64] from [64, 2]
+
+        return lax.scan(step, x, xs)[0]
+
+    graph = hoisted(Graph.from_jax(fn, normal(64, 2), normal(3), normal(5, 3)))
+    moved = [e.name for e in graph.equations if not e.bodies]
+    assert "debug_callback" not in moved and "debug_print" not in moved
+    assert moved.count("reduce_sum") == 2 and moved[-1] == "reduce_sum"  # sums are small, with all that they need
+    plain = Graph.from_jax(lambda x, xs: lax.scan(lambda c, y: (c * 2 + y, None), x, xs)[0], normal(3), normal(5, 3))
+    assert hoisted(plain) is plain
+
+
+def selective_scan(x, dt, a, b, c):
+    """Mamba's recurrence: the state [channels, states] decays by exp(dt * a), and is fed by dt * b * x."""
+
+    def step(h, inputs):
+        x, dt, b, c = inputs
+        h = jnp.exp(dt[:, None] * a) * h + (dt * x)[:, None] * b[None, :]
+        return h, (h * c[None, :]).sum(-1)
+
+    return lax.scan(step, jnp.zeros(a.shape), (x, jax.nn.softplus(dt), b, c))[1]
+
+
+def test_a_selective_scan_is_one_kernel_a_step():
+    args = (normal(6, 16), normal(6, 16, seed=1), -jnp.abs(normal(16, 4, seed=2)), normal(6, 4, seed=3), normal(6, 4, seed=4))
+    program = eqsat.optimize(selective_scan, *args)
+    agrees(program, args, 1e-5)
+    assert program.loops[0].programs[0].cost.launches <= 2 and not program.calls
+
+
+def test_an_adam_loop():
+    def fit(w, x, y):
+        def step(state, n):
+            w, m, v = state
+            g = jax.grad(lambda w: ((jnp.tanh(x @ w) - y) ** 2).mean())(w)
+            m, v = 0.9 * m + 0.1 * g, 0.99 * v + 0.01 * g * g
+            t = n + 1.0
+            return (w - 0.1 * (m / (1 - 0.9**t)) / (jnp.sqrt(v / (1 - 0.99**t)) + 1e-6), m, v), None
+
+        return lax.scan(step, (w, jnp.zeros_like(w), jnp.zeros_like(w)), jnp.arange(8.0))[0][0]
+
+    args = (normal(6, 3), normal(32, 6, seed=1), normal(32, 3, seed=2))
+    program = eqsat.optimize(fit, *args)
+    agrees(program, args, 1e-4)
+    assert program.loops[0].programs[0].cost.launches <= 4 and program.loops[0].eqn.trips == 8
