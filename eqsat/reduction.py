@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any, TypeVar
 
 import jax
@@ -22,10 +23,12 @@ from eqsat.compare import ValidationError
 from eqsat.graph import Equation, Graph, Literal, Variable, pruned
 from eqsat.inputs import draw
 from eqsat.optimize import Request
-from eqsat.program import Program
+from eqsat.program import PlannedKernel, Program
 from eqsat.rule import Rule
+from eqsat.schedule import Schedule, schedules
 from eqsat.validate import Judge, output_name
 from eqsat.validate_kernels import MAX_POINTS, points
+from eqsat.work import Work
 
 log = logging.getLogger("eqsat")
 T = TypeVar("T")
@@ -54,35 +57,52 @@ class Reduced:
     engine: str
     failure: Failure
     seed: int
+    schedule: int | None  # the kernel's, by its number in `eqsat.schedule.schedules`; None: the one that costs least
     tried: int  # programs
     stopped: str  # "" or the limit that ended the search
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the graph itself, in types that JSON has."""
         operations = [e.name for e in self.graph.equations]
-        facts = {"kind": self.failure.kind, "complaint": self.failure.text, "engine": self.engine, "seed": self.seed}
+        facts = {
+            "kind": self.failure.kind,
+            "complaint": self.failure.text,
+            "engine": self.engine,
+            "seed": self.seed,
+            "schedule": self.schedule,
+        }
         inputs, rules = [v.type for v in self.graph.inputs], [r.name for r in self.request.rules]
         return {**facts, "inputs": inputs, "operations": operations, "rules": rules, "tried": self.tried, "stopped": self.stopped}
 
     def __str__(self) -> str:
         rules = ", ".join(r.name for r in self.request.rules) or "none"
-        lines = [f"{self.failure.kind}: {self.failure.text}", f"run by: {self.engine}; rules: {rules}", str(self.graph)]
+        run = f"run by: {self.engine}{'' if self.schedule is None else f', schedule {self.schedule}'}; rules: {rules}"
+        lines = [f"{self.failure.kind}: {self.failure.text}", run, str(self.graph)]
         return "\n".join([*lines, f"{self.tried} programs tried{f'; stopped at {self.stopped}' if self.stopped else ''}"])
 
 
-def check(program: Program, engine: str = COMPILED, seed: int = 0) -> None:
-    """Run a program on random inputs; raises ValidationError if an output is wrong by both oracles (see `eqsat.validate`)."""
+def check(program: Program, engine: str = COMPILED, seed: int = 0, schedule: int | None = None) -> None:
+    """Run a program on random inputs, its kernels by the schedule of a number if given.
+
+    Raises ValidationError if an output is wrong by both oracles (see `eqsat.validate`).
+    """
     flat = [jnp.asarray(a) for a in draw(program.graph.inputs, seed, None)]
-    got = program.run(*flat) if engine == COMPILED else program.inline(*flat, launch=engines.engine(engine))
+
+    def launch(planned: PlannedKernel, arrays: list[Any]) -> Sequence[Any]:
+        if schedule is not None:
+            planned = replace(planned, schedule=schedules(Work(planned.kernel))[schedule])
+        return engines.engine(engine)(planned, arrays)
+
+    got = program.run(*flat) if engine == COMPILED else program.inline(*flat, launch=launch)
     judge = Judge(program.graph, flat)
     for n, result in enumerate(got):
         judge.check(n, output_name(program.graph, n), np.asarray(result))
 
 
-def failure(graph: Graph, request: Request, engine: str, seed: int = 0) -> Failure | None:
+def failure(graph: Graph, request: Request, engine: str, seed: int = 0, schedule: int | None = None) -> Failure | None:
     """What goes wrong when a graph is optimised and run; None if nothing does."""
     try:
-        check(request.optimize(graph), engine, seed)
+        check(request.optimize(graph), engine, seed, schedule)
     except ValidationError as error:
         return Failure("wrong", str(error).split("\n")[0])
     except Exception as error:
@@ -140,17 +160,18 @@ class _Reduction:
             graph = self._smaller(graph)
         rules = self._fewer_rules(graph)
         self.request = replace(self.request, rules=rules)
-        last = failure(graph, self.request, self.engine, self.seed) or self.sought
+        schedule = self._simpler_schedule(graph)
+        last = failure(graph, self.request, self.engine, self.seed, schedule) or self.sought
         stopped = f"the {self.seconds:g} s given" if self.late else ""
-        return Reduced(graph, self.request, self.engine, last, self.seed, self.tried, stopped)
+        return Reduced(graph, self.request, self.engine, last, self.seed, schedule, self.tried, stopped)
 
-    def fails(self, graph: Graph | None, rules: Sequence[Rule] | None = None) -> bool:
+    def fails(self, graph: Graph | None, rules: Sequence[Rule] | None = None, schedule: int | None = None) -> bool:
         """True if a graph fails as the first one did; never after the deadline."""
         if graph is None or self.late:
             return False
         self.tried += 1
         request = self.request if rules is None else replace(self.request, rules=tuple(rules))
-        found = failure(graph, request, self.engine, self.seed)
+        found = failure(graph, request, self.engine, self.seed, schedule)
         kept = found is not None and found.kind == self.sought.kind
         log.info("reduce: %d equations, %s", len(graph.equations), "still fails" if kept else "does not fail")
         return kept
@@ -186,6 +207,26 @@ class _Reduction:
         if self.fails(graph, ()):
             return ()
         return tuple(shortest(rules, lambda rest: self.fails(graph, rest)))
+
+    def _simpler_schedule(self, graph: Graph) -> int | None:
+        """The schedule of the smallest tiles, then fewest warps, with which the only kernel fails; None: it is that already."""
+        if self.engine not in ENGINES[2:] or self.late:
+            return None
+        try:
+            kernels = self.request.optimize(graph).kernels
+        except Exception:  # this is the failure
+            return None
+        if len(kernels) != 1 or kernels[0].schedule is None:
+            return None
+        choices = schedules(Work(kernels[0].kernel))
+        ordered = sorted(range(len(choices)), key=lambda n: _schedule_size(choices[n]))
+        largest = _schedule_size(kernels[0].schedule)
+        simpler = (n for n in ordered if _schedule_size(choices[n]) < largest)
+        return next((n for n in simpler if self.fails(graph, schedule=n)), None)
+
+
+def _schedule_size(schedule: Schedule) -> tuple[int, ...]:
+    return prod(t.tile for t in schedule.axes), schedule.num_warps, schedule.num_stages
 
 
 def shortest(items: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> Sequence[T]:

@@ -44,7 +44,7 @@ def {name}({parameters}):
 
 def test_{name}_is_right():
     program = eqsat.optimize({name}, *ARGUMENTS, {options}, rules=RULES)
-    check(program, engine={engine!r}, seed={seed})
+    check(program, engine={engine!r}, seed={seed}{schedule})
 '''
 
 
@@ -68,6 +68,7 @@ def test_text(reduced: Reduced) -> str:
         options=", ".join(f"{k}={v!r}" for k, v in options.items()),
         engine=reduced.engine,
         seed=reduced.seed,
+        schedule="" if reduced.schedule is None else f", schedule={reduced.schedule}",
     )
 
 

@@ -39,12 +39,14 @@ def test_a_wrong_rule_is_found_and_proved_wrong():
     assert "leaving it out is enough" in text and "tanh_is_its_operand: WRONG" in text and "of pack test_bisect" in text
 
 
+@pytest.mark.slow
 def test_a_right_program_is_right_in_every_stage():
     found = eqsat.optimize(softened, shape(6, 5)).bisect()
     assert found.stage == "" and [what for what, _ in found.tried][-1] == "kernel by kernel, pallas"
     assert "within tolerance in every stage" in str(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["triton", "pallas"])
 def test_a_fault_of_a_printer_is_its_backend_s(name, monkeypatch):
     backend = importlib.import_module(f"eqsat.backends.{name}")

@@ -177,6 +177,7 @@ def test_a_rule_s_worth_in_a_program_is_shown(capsys):
     assert "e-nodes; without it +" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_check_that_fails_is_exit_code_1(tmp_path, capsys):
     (tmp_path / "wrong.py").write_text(
         "from eqsat.rule import Float, op, rewrite, rule\n\n\n@rule('fast', gives_up='the truth')\n"

@@ -48,6 +48,7 @@ def traced(fn=network, shapes=SHAPES, **options):
     return program.graph, program.request
 
 
+@pytest.mark.slow
 def test_a_wrong_rule_is_reduced_to_what_it_needs(tmp_path):
     (tmp_path / "wrong.py").write_text(WRONG)
     from eqsat.packs import rules_in
@@ -68,6 +69,7 @@ def test_a_wrong_rule_is_reduced_to_what_it_needs(tmp_path):
     assert subprocess.run(run, capture_output=True, text=True).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_fault_of_a_printer_is_reduced_with_its_engine(monkeypatch):
     backend = importlib.import_module("eqsat.backends.triton")
     emit = backend.emit
@@ -85,6 +87,7 @@ def test_a_fault_of_a_printer_is_reduced_with_its_engine(monkeypatch):
     test()
 
 
+@pytest.mark.slow
 def test_an_exception_keeps_its_type(monkeypatch):
     engines = importlib.import_module("eqsat.engines")
     lower = engines.lower
@@ -98,6 +101,35 @@ def test_an_exception_keeps_its_type(monkeypatch):
     graph, request = traced()
     reduced = reduce(graph, request, "tiles")
     assert reduced.failure.kind == "KeyError" and [e.name for e in reduced.graph.equations] == ["tanh"]
+
+
+def test_the_schedule_is_reduced_too(monkeypatch):
+    engines = importlib.import_module("eqsat.engines")
+    run = engines.interpret.interpret
+    monkeypatch.setattr(engines.interpret, "interpret", lambda tiles, arrays: [a + 1 for a in run(tiles, arrays)])
+    monkeypatch.setattr(importlib.import_module("eqsat.reduction"), "SMALL", ())  # extents that leave a choice of tiles
+    graph, request = traced(lambda x, y: x @ y, (shape(64, 64), shape(64, 64)))
+    reduced = reduce(graph, request, "tiles")
+    assert reduced.schedule is not None
+    scope: dict = {}
+    exec(text_of(reduced), scope)
+    monkeypatch.setattr(engines.interpret, "interpret", run)
+    scope[f"test_{reduced.graph.name}_is_right"]()
+
+
+def test_a_failure_of_the_search_itself_is_reduced(monkeypatch):
+    optimizer = importlib.import_module("eqsat.optimize")
+    search = optimizer.search_region
+
+    def fragile(engine, region, *rest):
+        if any(t.head == "tanh" for d in region.definitions for t in d.term.walk()):
+            raise IndexError("no tanh here")
+        return search(engine, region, *rest)
+
+    graph, request = traced()
+    monkeypatch.setattr(optimizer, "search_region", fragile)
+    reduced = reduce(graph, request)
+    assert reduced.failure.kind == "IndexError" and [e.name for e in reduced.graph.equations] == ["tanh"]
 
 
 def test_a_program_that_is_right_is_refused():
@@ -142,7 +174,7 @@ def test_text_traces_to_the_same_program(fn, shapes):
     program = eqsat.optimize(fn, *shapes)
     from eqsat.reduction import Failure, Reduced
 
-    text = text_of(Reduced(program.graph, program.request, "compiled", Failure("wrong", ""), 0, 0, ""))
+    text = text_of(Reduced(program.graph, program.request, "compiled", Failure("wrong", ""), 0, None, 0, ""))
     scope: dict = {}
     exec(text, scope)
     (test,) = [value for name, value in scope.items() if name.startswith("test_")]
