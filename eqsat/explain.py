@@ -70,6 +70,7 @@ class Explanation:
     before: Cost
     after: Cost
     rules: tuple[Worth, ...]
+    tiers: Mapping[str, tuple[str, ...]]  # by tier used: what its rules give up, in their own words
     fusion_alone: Cost | None  # what the program without any rule costs more; None where the time did not suffice
     rows: Mapping[str, int]  # e-nodes that each rule made, summed over distinct regions, most first
     matches: Mapping[str, int]  # and how often it matched
@@ -86,16 +87,10 @@ class Explanation:
         """Names of the rules without which the program costs more."""
         return tuple(w.rule for w in self.rules if w.needed)
 
-    @property
-    def tiers(self) -> dict[str, tuple[str, ...]]:
-        """By tier used: what its rules give up, in their own words."""
-        used = {t: dict.fromkeys(w.gives_up for w in self.rules if w.tier == t and w.gives_up) for t in TIERS}
-        return {t: tuple(phrases) for t, phrases in used.items() if any(w.tier == t for w in self.rules)}
-
     def to_dict(self) -> dict[str, Any]:
         """Everything, in types that JSON has."""
         facts = dataclasses.asdict(self)
-        return {**facts, "needed": list(self.needed), "tiers": {t: list(p) for t, p in self.tiers.items()}}
+        return {**facts, "needed": list(self.needed)}
 
     def __str__(self) -> str:
         parts = [
@@ -133,6 +128,7 @@ def explain(program: Program, seconds: float = 60.0) -> Explanation:
         program.baseline,
         program.cost,
         _worth(ablated, request.rules),
+        _tiers_of([r for r in request.rules if r.name in program.notes["rules"]]),
         _sum((a.fusion_alone, n) for a, n in ablated),
         dict(sum((a.found.saturated.rows_of_rule for a, _ in ablated), Counter()).most_common()),
         dict(sum((Counter(a.found.saturated.growth) for a, _ in ablated), Counter()).most_common()),
@@ -221,6 +217,11 @@ def _worth(ablated: Sequence[tuple[Ablated, int]], rules: Sequence[Rule]) -> tup
         r = known[name]
         worth.append(Worth(name, r.tier, r.gives_up, r.law, " ".join(r.doc.split()), cost, name in needed, here[name]))
     return tuple(sorted(worth, key=lambda w: (not w.needed, -w.more.seconds, -w.here.seconds, w.rule)))
+
+
+def _tiers_of(rules: Sequence[Rule]) -> dict[str, tuple[str, ...]]:
+    used = {t: dict.fromkeys(r.gives_up for r in rules if r.tier == t) for t in TIERS}
+    return {tier: tuple(filter(None, phrases)) for tier, phrases in used.items() if phrases}
 
 
 def _lost_plan(loss: Any, count: int) -> Lost:
