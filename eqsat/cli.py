@@ -54,21 +54,36 @@ add_program_commands(app)
 app.add_typer(rules, name="rules")
 
 
-@app.command(epilog="Example: eqsat devices --json")
+@app.command(epilog="Examples: eqsat devices; eqsat devices --calibrate cpu; eqsat devices --calibrate h100 --name my-h100")
 @shared
-def devices(talk: Talk, as_json: AsJson = False) -> None:
-    """Print the table of devices, with the source of its numbers."""
-    facts = {name: dict(_facts(device)) for name, device in DEVICES.items()}
-    table = Table("", *DEVICES, box=None, pad_edge=False)
+def devices(
+    talk: Talk,
+    calibrate: Annotated[
+        str, typer.Option(metavar="DEVICE", help="Measure this computer: 'cpu', or its first GPU as a row of the table.")
+    ] = "",
+    name: Annotated[str, typer.Option(help="What --calibrate keeps the device as, for --target; default: DEVICE-measured.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Print the table of devices and those measured here, with the source of the numbers; or measure one."""
+    from eqsat.calibrate import measure, measured
+
+    if calibrate:
+        with talk.phase(f"measuring {calibrate}"):
+            made = measure(calibrate, name)
+        known = {made.name: made}
+    else:
+        known = {**DEVICES, **measured()}
+    facts = {name: dict(_facts(device)) for name, device in known.items()}
+    table = Table("", *known, box=None, pad_edge=False)
     longest = sorted(facts.values(), key=len, reverse=True)
     for fact in dict.fromkeys(fact for row in longest for fact in row):
         table.add_row(fact, *(row.get(fact, "") for row in facts.values()))
     console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
     with console.capture() as text:
         console.print(table)
-        for name, device in DEVICES.items():
+        for name, device in known.items():
             console.print(f"{name}: {device.source}")
-    talk.show(text.get().rstrip(), lambda: {name: dataclasses.asdict(device) for name, device in DEVICES.items()}, as_json)
+    talk.show(text.get().rstrip(), lambda: {name: dataclasses.asdict(device) for name, device in known.items()}, as_json)
 
 
 def _facts(device: Any) -> Iterator[tuple[str, str]]:
@@ -77,7 +92,7 @@ def _facts(device: Any) -> Iterator[tuple[str, str]]:
         value = getattr(device, field.name)
         if isinstance(value, Mapping):
             yield from ((f"{field.name} {key}", _number(number)) for key, number in value.items())
-        elif not isinstance(value, str):
+        elif not isinstance(value, str | bool):
             yield field.name, _number(value)
 
 

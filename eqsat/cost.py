@@ -73,12 +73,30 @@ def price(work: Work, schedules: Sequence[Schedule], device: Device) -> tuple[Co
     """The best schedule and its cost; (a cost of infinite seconds, None) if no schedule fits the device."""
     if not schedules:
         return Cost(float("inf"), 1, work.nbytes, work.flops), None
+    if device.arrays:
+        return _array_cost(work, device), schedules[0]
     priced = _Pricing(work, schedules, device)
     seconds, bound = priced.seconds()
     best = int(np.argmin(seconds))
     if not np.isfinite(seconds[best]):
         return Cost(float("inf"), 1, work.nbytes, work.flops), None
     return Cost(float(seconds[best]), 1, work.nbytes, work.flops, bound[best]), schedules[best]
+
+
+def _array_cost(work: Work, device: Device) -> Cost:
+    """The cost of running a kernel as array programs: every value once, the operands and results of products in memory."""
+    points = lambda scope: prod(a.extent for a in scope)  # noqa: E731
+    moved, products = work.nbytes, 0.0
+    for c in work.contractions:
+        rows, columns, result = c.rows | {c.k}, c.columns | {c.k}, c.rows | c.columns
+        moved += sum(2 * points(scope) * DTYPES[c.term.dtype].nbytes for scope in [result, *(rows, columns)[: c.computed]])
+        products += 2 * points(c.scope) / device.contraction_flops(c.term.dtype if c.split else c.dtype)
+    rate = device.dram_bytes_per_second if moved > device.l2_nbytes else device.l2_bytes_per_second
+    units = {"vector": device.vector_flops / 2, "special": device.special_ops_per_second}
+    pointwise = sum(points(scope) * operations / units[u] for (scope, u, _), operations in work.work.items() if u in units)
+    terms = {"tensor": products, "vector": pointwise, "dram": moved / rate, "launch": device.launch_seconds}
+    seconds = device.launch_seconds + products + max(pointwise, moved / rate)
+    return Cost(seconds, 1, work.nbytes, work.flops, max(terms, key=lambda name: terms[name]))
 
 
 class _Pricing:

@@ -33,6 +33,7 @@ class Device:
     source: str
     dram_efficiency: float = 0.92
     tensor_efficiency: float = 0.8
+    arrays: bool = False  # runs array programs, one operation after the other, instead of kernels
 
     def contraction_flops(self, dtype: str) -> float:
         """Peak rate of contractions whose operands have this dtype."""
@@ -68,7 +69,18 @@ DEVICES: dict[str, Device] = {
 
 
 def device(name: str) -> Device:
-    """The device of that name. Raises ValueError listing the table when there is none."""
-    if name not in DEVICES:
-        raise ValueError(f"target {name!r}: a device of the table required; choose one of {', '.join(DEVICES)}")
-    return DEVICES[name]
+    """The device of that name: of the table, measured by the user, or "cpu", which is measured when it is first asked for.
+
+    Raises ValueError listing the names when there is none.
+    """
+    if name in DEVICES:
+        return DEVICES[name]
+    from eqsat import calibrate  # measures with JAX
+
+    own = calibrate.measured()
+    if name == "cpu" and name not in own:
+        return calibrate.keep(calibrate.measured_cpu())
+    if name not in own:
+        known = dict.fromkeys((*DEVICES, *own, "cpu"))
+        raise ValueError(f"target {name!r}: a device of the table required; choose one of {', '.join(known)}")
+    return own[name]
