@@ -175,6 +175,13 @@ class Graph:
         return stablehlo.read(source, shapes=shapes)
 
     @staticmethod
+    def from_tensorflow(source: Any, *args: Any, signature: str = "serving_default", **kwargs: Any) -> Graph:
+        """Import a TensorFlow function, a Keras model or a SavedModel's folder; as in `eqsat.frontends.tensorflow.read`."""
+        from eqsat.frontends import tensorflow
+
+        return tensorflow.read(source, args, kwargs, signature=signature)
+
+    @staticmethod
     def from_networkx(graph: Any) -> Graph:
         """Build from a directed graph of operations; the module describes its attributes."""
         from eqsat import networks

@@ -55,7 +55,7 @@ def binary(name: str) -> Callable[..., Array]:
 
 
 TABLE.update({f"stablehlo.{name}": _elementwise(function) for name, function in UNARY.items()})
-TABLE.update({f"chlo.{name}": _elementwise(function) for name, function in CHLO.items()})
+TABLE.update({f"{dialect}.{name}": _elementwise(f) for dialect in ("chlo", "mhlo") for name, f in CHLO.items()})
 TABLE.update({f"stablehlo.{name}": _elementwise(binary(name)) for name in BINARY})
 
 

@@ -75,6 +75,13 @@ def dynamic_update_slice(node: Node, x: Array, update: Array, *starts: Array) ->
     return lax.dynamic_update_slice(x, update, starts)
 
 
+@op("stablehlo.set_dimension_size")
+def set_dimension_size(node: Node, x: Array, size: Array) -> Array:
+    if not isinstance(size, np.ndarray | np.generic) or int(size) != x.shape[node.integer("dimension")]:
+        raise node.error("the whole size of the dimension required, got a computed or a smaller one", Unsupported)
+    return x
+
+
 @op("stablehlo.tuple")
 def tuple_(node: Node, *parts: Array) -> tuple[Array, ...]:
     return (parts,)
