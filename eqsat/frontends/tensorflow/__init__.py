@@ -138,5 +138,5 @@ def _value(concrete: Any, captured: Any) -> tuple[np.ndarray, str]:
 
 
 def _out_tree(concrete: Any, graph: Graph) -> Any:
-    tree = jax.tree_util.tree_structure(concrete.structured_outputs)
+    tree: Any = jax.tree_util.tree_structure(concrete.structured_outputs)
     return tree if tree.num_leaves == len(graph.outputs) else graph.out_tree
