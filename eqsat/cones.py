@@ -82,6 +82,7 @@ class Cones:
         self._made: dict[tuple[int, ...], Fragment | None] = {}
         self._parts: list[list[Fragment | None]] = []
         self._total: dict[int, float] = {}
+        self._products: dict[tuple[int, int], int] = {}
         self._flow = [device.launch_seconds + e.tensor.nbytes / device.dram_bytes_per_second for e in entities]
 
     def _number_rows(self) -> None:
@@ -231,9 +232,8 @@ class Cones:
         if row.data[0] != "sum" or product_row.head != "mul":
             return 0.0
         a, b = product_row.args
-        if not (self.axes[a] - self.axes[b]) or not (self.axes[b] - self.axes[a]):
+        if (volume := self._contracted(a, b)) == 0:
             return 0.0
-        volume = self._volume(self.axes[a] | self.axes[b])
         heads = [self._chosen(part.nodes, x) for x in (a, b)]
         sources = [self._chosen(part.nodes, h.args[0]) if h.head == "cast" else h for h in heads]
         narrow = {x.dtype for x in sources}
@@ -242,6 +242,13 @@ class Cones:
         computed = sum(x.head != "load" for x in sources)
         rate = self.device.contraction_flops(dtype) * (COMPUTED if dtype in self.device.tensor_flops else 0.99) ** computed
         return 2 * volume * products / rate - 2 * volume / (self.device.vector_flops / 2)
+
+    def _contracted(self, a: int, b: int) -> int:
+        """Points of a product of two classes if each has an axis that the other lacks, else 0."""
+        if (a, b) not in self._products:
+            mine, other = self.axes[a], self.axes[b]
+            self._products[a, b] = self._volume(mine | other) if mine - other and other - mine else 0
+        return self._products[a, b]
 
     def _chosen(self, nodes: int, c: int) -> Row:
         """The e-node that a fragment takes for a class."""

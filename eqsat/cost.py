@@ -117,6 +117,8 @@ class _Pricing:
         self.warps = np.array([s.num_warps for s in schedules], float)
         self.stages = np.array([s.num_stages for s in schedules], float)
         self.one = np.ones(len(schedules))
+        self._blocks: dict[frozenset[Axis], np.ndarray] = {}  # many terms have the same axes
+        self._executed: dict[tuple[frozenset[Axis], int], np.ndarray] = {}
 
     def repeats(self, scope: frozenset[Axis]) -> np.ndarray:
         """Programs that redo the same work because the scope lacks their grid axis."""
@@ -138,11 +140,13 @@ class _Pricing:
 
     def block(self, scope: frozenset[Axis]) -> np.ndarray:
         """Elements of one block over a scope."""
-        total = self.one.copy()
-        for axis in scope:
-            if axis in self.tile:
-                total *= self.tile[axis]
-        return total
+        if scope not in self._blocks:
+            total = self.one.copy()
+            for axis in scope:
+                if axis in self.tile:
+                    total *= self.tile[axis]
+            self._blocks[scope] = total
+        return self._blocks[scope]
 
     def seconds(self) -> tuple[np.ndarray, list[str]]:
         d = self.device
@@ -173,7 +177,9 @@ class _Pricing:
 
     def executed(self, scope: frozenset[Axis], passes: int) -> np.ndarray:
         """Points evaluated in all."""
-        return self.volume(scope) * self.repeats(scope) * self.passes(scope, passes)
+        if (scope, passes) not in self._executed:
+            self._executed[scope, passes] = self.volume(scope) * self.repeats(scope) * self.passes(scope, passes)
+        return self._executed[scope, passes]
 
     @cached_property
     def l2_nbytes(self) -> np.ndarray:
@@ -217,17 +223,17 @@ class _Pricing:
 
     def fits(self) -> np.ndarray:
         """Registers for what is alive at once, shared memory for the operands of contractions."""
-        accumulators, largest, widest = 0.0 * self.one, 0.0 * self.one, 0
+        accumulators, shapes, widest = 0.0 * self.one, set[frozenset[Axis]](), 0
         outputs = frozenset(self.work.kernel.axes)
         for t in self.work.kernel.terms:
             if t.head == "const" or (t in self.work.absorbed and t.bound is None):
                 continue
-            block = self.block(t.axes) * 4
             if t.head in ("reduce", "online"):
-                accumulators = accumulators + block
+                accumulators = accumulators + self.block(t.axes) * 4
             else:
-                largest = np.maximum(largest, block)
+                shapes.add(t.axes)
                 widest += t.head in SCALARS and sum(a.axes >= outputs for a in t.args) > 1
+        largest = np.max([0.0 * self.one, *(self.block(axes) * 4 for axes in shapes)], axis=0)
         operand, unrolled, scalar_dots = 0.0 * self.one, 0.0 * self.one, False
         for c in self.work.contractions:
             nbytes = (self.block(c.rows | {c.k}) + self.block(c.columns | {c.k})) * DTYPES[c.dtype].nbytes

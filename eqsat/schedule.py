@@ -51,8 +51,7 @@ def schedules(work: Work) -> list[Schedule]:
     """The schedules worth pricing, in a fixed order."""
     options = _contracting(work) if work.contractions else _reducing(work) if work.bound_axes else _pointwise(work)
     found: list[Schedule] = []
-    for choice in product(*(options[a] for a in work.axes)):
-        axes = tuple(TileAxis(a, tile, role) for a, (tile, role) in zip(work.axes, choice, strict=True))
+    for axes in product(*([TileAxis(a, tile, role) for tile, role in options[a]] for a in work.axes)):
         if _consistent(work, axes):
             found.extend(_with_warps(work, axes))
         if len(found) >= LIMIT:
@@ -62,24 +61,25 @@ def schedules(work: Work) -> list[Schedule]:
 
 def _consistent(work: Work, axes: Sequence[TileAxis]) -> bool:
     """Without contractions, an output axis is traversed like the reduced axis that it follows."""
-    if work.contractions:
+    if work.contractions or not work.follows:
         return True
     way = {t.axis: (t.tile, t.role) for t in axes}
     return all(way[axis] == way[bound] for axis, bound in work.follows.items() if way[axis][1] != "grid")
 
 
 def _with_warps(work: Work, axes: tuple[TileAxis, ...]) -> list[Schedule]:
-    block = prod(t.tile for t in axes if t.axis in work.kernel.axes)
+    written = len(work.kernel.axes)  # these axes come first
+    block = prod([t.tile for t in axes[:written]])
     if work.contractions:
         tile = {t.axis: t.tile for t in axes}
-        block = max(block, *(prod(tile[a] for a in c.rows | c.columns) for c in work.contractions))
-        several = {t.axis for t in axes if t.role == "grid" and t.count > 1}
+        block = max(block, *(prod([tile[a] for a in c.rows | c.columns]) for c in work.contractions))
+        several = {t.axis for t in axes if t.role == "grid" and t.tile < t.axis.extent}
         shared = any(several & c.rows and several & c.columns for c in work.contractions)  # neighbours can share operands in L2
         scalar = not _on_matrix_units(work)
         warps = (4, 8) if block >= 8192 or (scalar and block >= 4096) else (4,)
         return [Schedule(axes, w, stages, 8 if shared else 1) for w in warps for stages in (3, 2)]
-    programs_tile = prod(t.tile for t in axes if t.role == "grid")
-    block = max(block, programs_tile * prod(t.tile for t in axes if t.axis not in work.kernel.axes))
+    programs_tile = prod([t.tile for t in axes if t.role == "grid"])
+    block = max(block, programs_tile * prod([t.tile for t in axes[written:]]))
     return [Schedule(axes, min(16, max(1, power_of_two(block // 256))), 2, 1)]  # eight elements a thread
 
 

@@ -207,10 +207,9 @@ def _passes(kernel: Kernel) -> dict[Term, int]:
     used: dict[Term, dict[Axis, set[int]]] = defaultdict(lambda: defaultdict(set))
     for t in kernel.terms:
         if (k := t.bound) is not None:
-            earlier = [phase[u] for a in t.args for u in a.walk() if u.bound == k and u in phase]
-            phase[t] = 1 + max(earlier, default=0)
-            for a in t.args:
-                for u in a.walk():
-                    if k in u.axes:
-                        used[u][k].add(phase[t])
+            below = dict.fromkeys(u for a in t.args for u in a.walk())
+            phase[t] = 1 + max((phase[u] for u in below if u.bound == k and u in phase), default=0)
+            for u in below:
+                if k in u.axes:
+                    used[u][k].add(phase[t])
     return {t: prod(len(phases) for phases in by_axis.values()) for t, by_axis in used.items()}
