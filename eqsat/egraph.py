@@ -8,6 +8,7 @@ equality here: beside each load of a defined tensor stands the term that defines
 from __future__ import annotations
 
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -77,6 +78,23 @@ class Budget:
     nesting: int = 2  # contractions inlined into contractions
 
 
+ENGINES = 4  # kept for further searches by each thread
+_engines = threading.local()
+
+
+def engine_for(rules: Sequence[Rule]) -> Engine:
+    """An engine with these rules: loading them takes as long as a small search, so the last few are kept."""
+    kept: dict[tuple[int, ...], Engine] = _engines.__dict__.setdefault("kept", {})
+    key = tuple(map(id, rules))  # an engine holds its rules, so these are not used again while it lives
+    engine = kept.pop(key, None)
+    if engine is None or engine.failed:
+        engine = Engine(rules)
+    kept[key] = engine
+    if len(kept) > ENGINES:
+        del kept[next(iter(kept))]
+    return engine
+
+
 class Engine:
     """An egglog engine with the language and a set of rules loaded; `saturate` may be called for many regions."""
 
@@ -85,6 +103,7 @@ class Engine:
 
         self._bindings = bindings
         self.rules = tuple(rules)
+        self.failed = False
         self._folder = tempfile.TemporaryDirectory(prefix="eqsat-")
         self._graph = bindings.EGraph(fact_directory=self._folder.name)
         for text in _declarations():
@@ -115,6 +134,9 @@ class Engine:
             self._run("(run-schedule (saturate (run ingest)))")
             stopped, growth = self._search(budget, start)
             return self._read(ingest, stopped, growth, start)
+        except BaseException:
+            self.failed = True
+            raise
         finally:
             self._run("(pop)")
 

@@ -16,7 +16,7 @@ from eqsat.cache import Cache, cache_of, key_of
 from eqsat.control import CONTROL
 from eqsat.cost import FREE, OBJECTIVES, UNDER_A_CAP, Cost, price
 from eqsat.devices import Device, device
-from eqsat.egraph import Budget, Engine, Saturated
+from eqsat.egraph import Budget, Engine, Saturated, engine_for
 from eqsat.extract import Choice, choose
 from eqsat.graph import Equation, Graph
 from eqsat.hoisting import hoisted
@@ -277,7 +277,6 @@ class _Search:
     def __init__(self, card: Device, rules: Sequence[Rule], objective: str, deadline: float, cache: Cache | None) -> None:
         self.card, self.rules, self.objective, self.deadline, self.cache = card, rules, objective, deadline, cache
         self.plans: dict[Hashable, RegionPlan] = {}
-        self._engine: Engine | None = None
         self._names: dict[str, int] = {}
 
     def plan(self, region: Region) -> list[PlannedKernel]:
@@ -319,9 +318,7 @@ class _Search:
         remaining = self.deadline - start
         if remaining <= 0:
             return self._unoptimised(region, "time limit reached: kernels as written")
-        if self._engine is None:
-            self._engine = Engine(self.rules)
-        found = search_region(self._engine, region, self.card, self.objective, remaining)
+        found = search_region(engine_for(self.rules), region, self.card, self.objective, remaining)
         for name, rows in found.saturated.rows_of_rule.most_common():
             log.debug("  %s made %d e-nodes", name, rows)
         for candidate in found.choice.candidates:
