@@ -257,18 +257,23 @@ class Printer:
         head = f"def {name}({step}, {states[0] if one else 'carry'}):"
         unpack = [f"{', '.join(states)} = carry"] if len(states) > 1 else []
         back = [f"return {', '.join(results) or 'carry'}"]
-        first, last = self._visited(s, size, count)
+        lines, first, last = self._visited(s, size, count)
         call = f"lax.fori_loop({first}, {last}, {name}, {before[0] if one else tupled(before)})"
         target = f"{', '.join(finals)} = " if finals else ""
         inner = [*unpack, *self.positions.prelude(s.axis, step), *body, *back]
-        return ["", head, *indented(inner), "", f"{target}{call}"]
+        return ["", head, *indented(inner), "", *lines, f"{target}{call}"]
 
-    def _visited(self, s: Loop, size: int, count: int) -> tuple[str, str]:
-        """Numbers of the first tile of a loop and of the one behind the last."""
-        low, high = (None if b is None else self.positions.index(b + shift, ()) for b, shift in ((s.low, 0), (s.high, size - 1)))
+    def _visited(self, s: Loop, size: int, count: int) -> tuple[list[str], str, str]:
+        """Lines that compute the numbers of the first tile of a loop and of the one behind the last, and both."""
         divided = "" if size == 1 else f" // {size}"
-        first = "0" if low is None else f"jnp.maximum({low}, 0){divided}"
-        return first, str(count) if high is None else f"jnp.minimum({enclosed(high)}{divided}, {count})"
+        lines, first, last = [], "0", str(count)
+        if s.low is not None:
+            first = self.names((s, "first"), f"{s.axis.name}_first")
+            lines.append(f"{first} = jnp.maximum({self.positions.index(s.low, ())}, 0){divided}")
+        if s.high is not None:
+            last = self.names((s, "last"), f"{s.axis.name}_last")
+            lines.append(f"{last} = jnp.minimum({enclosed(self.positions.index(s.high + (size - 1), ()))}{divided}, {count})")
+        return lines, first, last
 
     def _fresh(self, carries: tuple[Carry, ...], value: Callable[[Carry], Value]) -> list[str]:
         for carry in carries:
