@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -28,7 +27,7 @@ def evaluate_graph(graph: Graph, flat: Sequence[Array], *, wide: bool = False, j
     is moved by up to the rounding unit of the dtype that the program gives it. An equation that cannot run in float64 (it holds
     a program of its own, or looks at bits) runs as written.
     """
-    with jax.enable_x64(True) if wide else nullcontext():
+    with jax.enable_x64(True) if wide else graph.mode():
         return _Evaluation(graph, wide, np.random.default_rng(jitter) if jitter else None).run(flat)
 
 

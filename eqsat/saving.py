@@ -39,7 +39,8 @@ def save(program: Program, folder: str | os.PathLike[str]) -> None:
     """Write `program` to `folder`, replacing an earlier save there; raises FileExistsError for any other content."""
     place = Path(folder)
     _check_place(place)
-    files = _files(program)
+    with program.graph.mode():
+        files = _files(program)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
@@ -150,6 +151,8 @@ def _module(program: Program, names: dict[Kernel, str]) -> str:
     head += ["from pathlib import Path", ""] if any(part.constants for part in parts) else []
     head += ["import jax", *(["import jax.export"] if calls else [])]
     head += ["import jax.numpy as jnp", "import numpy as np", "from jax import lax"]
+    if program.graph.wide:
+        head += ["", 'jax.config.update("jax_enable_x64", True)  # the program has numbers of 64 bits']
     main = MAIN.format(_types(program))
     loops = {s.name: CONTROL[s.name].run for part in parts for s in part.loops if _spelled(s)}
     functions = _Functions(parts, names, calls, bodies)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import OrderedDict
 from typing import Any
 
@@ -112,6 +114,18 @@ def test_int64_is_exact_in_the_optimised_program():
     for got, wanted in zip(program(x.numpy()), Count()(x), strict=True):
         assert str(got.dtype) == "int64" and np.array_equal(np.asarray(got), wanted.numpy())
     program.validate()
+
+
+def test_a_saved_program_keeps_its_64_bits(tmp_path):
+    class Order(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x.sort(0).values * 0.1, x.argsort(0)
+
+    eqsat.optimize(Graph.from_torch(Order(), (torch.ones(5).double(),))).save(tmp_path / "saved")
+    entry = next(p for p in (tmp_path / "saved").glob("*.py") if "def main" in p.read_text() or "__main__" in p.read_text())
+    result = subprocess.run([sys.executable, str(entry)], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == ["float64", "(5,)", "int64", "(5,)"]
 
 
 @pytest.mark.parametrize(

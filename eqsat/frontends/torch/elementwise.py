@@ -32,6 +32,15 @@ for _name, _function in _UNARY.items():
     op(_name)(_unary(_function))
 
 
+def _wide(function: Callable[..., Array]) -> Callable[..., Array]:
+    """Several operations, rounded once."""
+
+    def apply(node: Node, self: Array, *args: Any, **kwargs: Any) -> Array:
+        return cast(function(cast(self, opmath(node.dtype)), *args, **kwargs), node.dtype)
+
+    return apply
+
+
 @op("abs")
 def absolute(node: Node, self: Array) -> Array:
     return cast(jnp.abs(self), node.dtype)
@@ -40,6 +49,13 @@ def absolute(node: Node, self: Array) -> Array:
 @op("round")
 def round_(node: Node, self: Array) -> Array:
     return lax.round(self, lax.RoundingMethod.TO_NEAREST_EVEN) if jnp.issubdtype(self.dtype, jnp.floating) else self
+
+
+@op("round.decimals")
+@_wide
+def round_decimals(x: Array, decimals: int = 0) -> Array:
+    unit = cast(10.0 ** abs(decimals), x.dtype)
+    return jnp.round(x * unit) / unit if decimals >= 0 else jnp.round(x / unit) * unit
 
 
 @op("relu")
@@ -65,15 +81,6 @@ def bitwise_not(node: Node, self: Array) -> Array:
 @op("logical_not")
 def logical_not(node: Node, self: Array) -> Array:
     return jnp.logical_not(cast(self, bool))
-
-
-def _wide(function: Callable[..., Array]) -> Callable[..., Array]:
-    """Several operations, rounded once."""
-
-    def apply(node: Node, self: Array, *args: Any, **kwargs: Any) -> Array:
-        return cast(function(cast(self, opmath(node.dtype)), *args, **kwargs), node.dtype)
-
-    return apply
 
 
 @op("rsqrt")

@@ -199,7 +199,10 @@ def _padded(x: Array, padding: Sequence[int], mode: str) -> Array:
     cropped = lax.slice(
         x, [max(-low, 0) for low, _ in edges], [n - max(-high, 0) for n, (_, high) in zip(x.shape, edges, strict=True)]
     )  # fmt: skip
-    return jnp.pad(cropped, [(max(low, 0), max(high, 0)) for low, high in edges], mode=mode)
+    widths = [(max(low, 0), max(high, 0)) for low, high in edges]
+    if not x.size:  # the batch is empty
+        return jnp.zeros([n + low + high for n, (low, high) in zip(cropped.shape, widths, strict=True)], x.dtype)
+    return jnp.pad(cropped, widths, mode=mode)
 
 
 # --- sizes ------------------------------------------------------------------------------------------------------
