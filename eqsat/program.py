@@ -232,10 +232,21 @@ class Program:
 
     @cached_property
     def _compiled(self) -> Callable[[list[Array], list[Array]], list[Array]]:
-        """Only a jit that is not inside another may keep XLA from dropping roundings."""
         if self.function.in_line:
-            return jax.jit(self.evaluate, compiler_options=KEEP_CASTS)
+            return self.apart
         return jax.jit(lambda held, flat: program_p.bind(*held, *flat, function=self.function), compiler_options=KEEP_CASTS)
+
+    def apart(self, held: list[Array], flat: list[Array]) -> list[Array]:
+        """The steps, compiled on their own; only a jit that is not inside another may keep XLA from dropping roundings."""
+        return (self._inner if traced() else self._outermost)(held, flat)
+
+    @cached_property
+    def _outermost(self) -> Callable[[list[Array], list[Array]], list[Array]]:
+        return jax.jit(self.evaluate, compiler_options=KEEP_CASTS)
+
+    @cached_property
+    def _inner(self) -> Callable[[list[Array], list[Array]], list[Array]]:
+        return jax.jit(self.evaluate)
 
     @cached_property
     def function(self) -> Function:
@@ -245,6 +256,8 @@ class Program:
 
     def held(self, flat: Sequence[Array]) -> list[Array]:
         """What a run needs besides its arguments: constants, and what was computed from them once if that is possible."""
+        if not self._prepared_tensors:
+            return list(self.constants.values())
         with jax.ensure_compile_time_eval():
             return [*self.constants.values(), *self._once(flat)]
 

@@ -25,7 +25,18 @@ if TYPE_CHECKING:
 
 Array = Any
 PLACING = {"shard_map", "sharding_constraint", "reshard", "mesh_cast", "device_put"}
-_NOTHING_TRACED = jex.get_opaque_trace_state(convention="nnx")
+
+
+def _state_of_a_new_thread() -> Any:
+    """JAX's state where nothing is traced, wherever this module is imported."""
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(jex.get_opaque_trace_state(convention="nnx")))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+_NOTHING_TRACED = _state_of_a_new_thread()
 
 
 def traced() -> bool:
@@ -209,7 +220,7 @@ def _in_line(function: Function, flat: Sequence[Array]) -> list[Array]:
 
 @program_p.def_impl
 def _run(*operands: Array, function: Function) -> list[Array]:
-    return function.plain(*operands) if function.program is None else function.program.run(*function.split(operands)[1])
+    return function.plain(*operands) if function.program is None else function.program.apart(*function.split(operands))
 
 
 @program_p.def_abstract_eval

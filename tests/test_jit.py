@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 import jax
@@ -231,3 +233,30 @@ def test_no_elements(shape):
 
     close(eqsat.jit(fn)(jnp.zeros(shape)), fn(jnp.zeros(shape)))
     close(jax.grad(lambda x: eqsat.jit(fn)(x)[1].sum())(jnp.zeros(shape)), jnp.zeros(shape))
+
+
+def test_nothing_compiled():
+    compiled, program = eqsat.jit(layer), eqsat.optimize(layer, W, XS[0])
+    with jax.disable_jit():
+        close(compiled(W, XS[0]), layer(W, XS[0]))
+        close(program(W, XS[0]), layer(W, XS[0]))
+        close(jax.grad(total(program))(W, XS[0]), jax.grad(total(layer))(W, XS[0]), 1e-4)
+
+
+def test_imported_while_jax_traces():
+    code = """
+import jax, jax.numpy as jnp
+
+@jax.jit
+def first(x):
+    import eqsat
+    return eqsat.jit(lambda x: x * 2)(x)
+
+first(jnp.ones(3))
+import eqsat
+from eqsat.transform import traced
+seen = []
+jax.jit(lambda x: seen.append(traced()) or x)(0)
+assert seen == [True] and not traced() and eqsat.jit(lambda x: x + 1)(jnp.ones(2))[0] == 2
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
