@@ -264,7 +264,9 @@ def _rules(e: Explanation) -> Iterator[str]:
         yield from wrapped(w.law, WIDTH, "      ")
     if spared:
         yield "used, but without it another way costs the same (beside it: what it is worth if only the rules used are there)"
-        yield from (f"  {w.rule:<{width}}  {_more(w.here) if w.here != FREE else 'nothing'}" for w in spared)
+    for w in spared:
+        yield f"  {w.rule:<{width}}  {_more(w.here) if w.here != FREE else 'nothing'}"
+        yield from wrapped(w.law, WIDTH, "      ") if w.here != FREE else ()
 
 
 def _tiers(e: Explanation) -> Iterator[str]:
