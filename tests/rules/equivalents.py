@@ -109,7 +109,7 @@ def region(term: Term) -> Region:
 def price(engine: Engine, term: Term) -> float:
     """Predicted seconds of the best kernels found for a program."""
     own = region(term)
-    pool = Pool(engine.saturate(own, Budget(seconds=60.0)), own, device("h100"))
+    pool = Pool(engine.saturate(own, Budget(seconds=20.0)), own, device("h100"))
     candidates = pool.candidates()
     return choose(candidates, pool.outputs, pool.known).price
 
