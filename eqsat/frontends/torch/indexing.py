@@ -27,8 +27,7 @@ def embedding(
 def index_select(node: Node, self: Array, dim: int, index: Array) -> Array:
     if self.ndim == 0:
         return self
-    y = jnp.take(self, jnp.reshape(index, (-1,)), axis=axis_of(dim, self.ndim), mode="clip")
-    return y
+    return jnp.take(self, jnp.reshape(index, (-1,)), axis=axis_of(dim, self.ndim), mode="clip")
 
 
 def _places(node: Node, x: Array, indices: Sequence[Any]) -> tuple[Any, ...]:
@@ -97,10 +96,8 @@ def _written(x: Array, dim: int, index: Array, values: Any, method: str) -> Arra
 
 @op("scatter.value", "scatter.src")
 def scatter(node: Node, self: Array, dim: int, index: Array, src: Any) -> Array:
+    """`src` is a tensor or a number."""
     return _written(self, dim, index, src, "set")
-
-
-op("scatter.value")(lambda node, self, dim, index, value: _written(self, dim, index, value, "set"))
 
 
 @op("scatter_add")
