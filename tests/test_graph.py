@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+import eqsat
 from eqsat.graph import Graph
 
 
@@ -222,6 +223,22 @@ def test_networkx_by_hand() -> None:
     x, w = f32(3, 4), f32(4, 2)
     close(graph(x, w), jnp.tanh(x @ w).sum(1))
     assert graph.name == "projection" and list(graph.name_of.values()) == ["x", "w", "h", "y", "mean"]
+
+
+def test_networkx_by_hand_optimises() -> None:
+    program = eqsat.optimize(Graph.from_networkx(by_hand()))
+    x, w = f32(3, 4), f32(4, 2)
+    close(program(x, w), jnp.tanh(x @ w).sum(1))
+    assert len(program.launches) == 1
+
+
+def test_the_summary_counts_operations_calls_and_constants() -> None:
+    table = np.ones((3, 5), "float32")
+    graph = Graph.from_jax(lambda x: lax.sort(x @ table) + 1, f32(4, 3))
+    summary = graph.summary()
+    assert summary.operations == {"dot_general": 1, "sort": 1, "add": 1}
+    assert [(name, n) for name, _, n in summary.calls] == [("sort", 1)]
+    assert summary.constant_bytes == 60 and "calls of JAX" in str(summary)
 
 
 def change(made: nx.DiGraph, what: str) -> nx.DiGraph:
