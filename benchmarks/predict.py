@@ -24,7 +24,7 @@ def planned(
     reset_peak()
     before, cpu, wall = peak_nbytes(), time.process_time(), time.perf_counter()
     program = eqsat.optimize(
-        size.fn, *size.args, target=target, numerics=numerics, constants=workload.constants, time_limit=time_limit
+        size.fn, *size.args, target=target, numerics=numerics, constants=workload.constants, time_limit=time_limit, cache=False
     )
     effort = {
         "cpu_seconds": time.process_time() - cpu,

@@ -161,6 +161,16 @@ def test_cycles_are_never_chosen():
     assert choice.price == 6
 
 
+def test_a_thousand_graphs_with_cycles_give_an_order():
+    made = 0
+    for seed in range(1, 2001, 2):  # those with cycles
+        candidates, outputs = random_instance(seed)
+        if runs(candidates, outputs):
+            chosen(candidates, outputs)  # which checks the order
+            made += 1
+    assert made > 300
+
+
 def test_products_of_one_input_are_merged():
     """The merged product costs more than each of the two but less than both: no tensor by itself asks for it."""
     candidates = [kernel(100, [1], [9]), kernel(100, [2], [9]), kernel(120, [1, 2], [9]), kernel(5, [0], [1, 2]), kernel(3, [9])]
