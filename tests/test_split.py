@@ -16,14 +16,17 @@ from eqsat.backends import pallas, triton
 from eqsat.backends.triton.interpret import run as run_in_interpreter
 from eqsat.cost import price
 from eqsat.devices import device
+from eqsat.evaluate import evaluate
 from eqsat.index import Axis, Index
 from eqsat.interpret import interpret
 from eqsat.lower import lower
-from eqsat.notation import Kernel, Stored, Tensor, const, online, pos, reduce
+from eqsat.notation import Kernel, Stored, Tensor, const, load, online, pos, reduce
+from eqsat.regions import computed_inside
 from eqsat.schedule import schedules
 from eqsat.split import split, splittable
 from eqsat.tile import TileProgram
 from eqsat.work import Work
+from examples import blocks
 
 N = 150  # no multiple of a chunk
 
@@ -179,3 +182,32 @@ def test_few_rows_are_split_over_the_device(name: str) -> None:
 def test_many_rows_are_not() -> None:
     program = eqsat.optimize(lambda x: jax.nn.softmax(x, axis=-1), shape(8192, 4096))
     assert len(program.launches) == 1
+
+
+# --- labels --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_gathered_element_is_computed_where_its_dimension_is_traversed() -> None:
+    x0, x1 = axes_of(9, 37)
+    k, r = Axis("r0", 8), Axis("r1", 37)
+    x, w, labels = Tensor("x", (9, 8), F32), Tensor("w", (8, 37), F32), Tensor("labels", (9,), "int32")
+    logits = stored("logits", (9, 37), reduce("sum", k, op("mul", at(x, x0, k), at(w, k, x1))))
+    label = op("max", op("min", at(labels, x0), 36), 0)
+    taken = load(logits, (Index.of(x0), Index.dynamic(0, 0, 36)), (label,))
+    loss = op("sub", taken, reduce("max", r, at(logits, x0, r)))
+    inside = computed_inside(loss, logits, {})
+    assert inside is not None and all(t.tensor is not logits for t in inside.walk() if t.head == "load")
+    arrays = {t: random(t) for t in (x, w, labels)}
+    wanted, got = (evaluate(t, (x0,), arrays, np, widen=True) for t in (loss, inside))
+    np.testing.assert_allclose(got, wanted, rtol=1e-12)
+    kernel = Kernel("loss", (stored("y", (9,), inside),))
+    np.testing.assert_allclose(made(kernel, arrays, run_tiles)[0], wanted, rtol=1e-5)
+    shifted = load(logits, (Index.of(x0), Index.dynamic(0, 0, 35) + 1), (label,))
+    assert computed_inside(shifted, logits, {}) is None
+
+
+def test_cross_entropy_stores_no_logits() -> None:
+    fn, args = blocks.PROGRAMS["cross entropy 4096x4096x32000"]
+    program = eqsat.optimize(fn, *args)
+    assert len(program.launches) <= 3 and program.cost.nbytes <= 330e6
+    assert max(t.nbytes for p in program.launches for t in p.outputs) < 1e6
