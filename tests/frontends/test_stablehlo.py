@@ -237,6 +237,16 @@ def test_negative_and_interior_padding():  # P6-07
     np.testing.assert_array_equal(second, [9, 1, 9, 2, 9])
 
 
+def test_a_negative_start_is_clamped():
+    text = module(
+        "%0 = stablehlo.dynamic_slice %a, %i, sizes = [2] : (tensor<4xi32>, tensor<i32>) -> tensor<2xi32>\n"
+        "return %0 : tensor<2xi32>",
+        "%a: tensor<4xi32>, %i: tensor<i32>",
+        "tensor<2xi32>",
+    )
+    np.testing.assert_array_equal(run(text, np.arange(4, dtype="i4"), np.int32(-1)), [0, 1])
+
+
 def test_a_case_out_of_range_takes_the_last_branch():
     branch = "{{ %c = stablehlo.constant dense<{0}.0> : tensor<f32>\n stablehlo.return %c : tensor<f32> }}"
     branches = ", ".join(branch.format(n) for n in (1, 2, 3))

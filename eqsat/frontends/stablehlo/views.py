@@ -67,12 +67,12 @@ def pad(node: Node, x: Array, value: Array) -> Array:
 
 @op("stablehlo.dynamic_slice")
 def dynamic_slice(node: Node, x: Array, *starts: Array) -> Array:
-    return lax.dynamic_slice(x, starts, node.integers("slice_sizes"))
+    return lax.dynamic_slice(x, starts, node.integers("slice_sizes"), allow_negative_indices=False)
 
 
 @op("stablehlo.dynamic_update_slice")
 def dynamic_update_slice(node: Node, x: Array, update: Array, *starts: Array) -> Array:
-    return lax.dynamic_update_slice(x, update, starts)
+    return lax.dynamic_update_slice(x, update, starts, allow_negative_indices=False)
 
 
 @op("stablehlo.set_dimension_size")
