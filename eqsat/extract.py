@@ -21,6 +21,7 @@ import networkx as nx
 
 from eqsat.kernels import Candidate, Entity
 
+FIRST = 16  # states of a first search; its selection lets the second leave out what costs more
 WIDTH = 1000  # states that go on from one tensor to the next
 TIE = 1e-9  # of two selections of one price, the one with fewer kernels
 ALIKE = 1e-6  # relative difference of prices that rounding explains
@@ -62,22 +63,41 @@ def choose(
     made = {e.number for c in usable for e in c.produces}
     if missing := [n for n in wanted if n not in made]:
         raise ValueError(f"extraction: a candidate kernel for every output required, got none for {missing}")
+    found: list[tuple[Candidate, ...]] = []
+    bound, states = 0.0, 0
+    for wide in sorted({min(FIRST, width), width}):
+        order, proved, visited = _selection(usable, wanted, limit, wide)
+        bound, states = max(bound, proved), states + visited
+        if order:
+            found.append(order)
+            price = sum(c.price for c in order)
+            limit = min(limit, price * (1 + ALIKE))
+            usable = [c for c in usable if c.price <= limit]
+            if price <= bound:
+                break
+    if known[1] and (order := _in_order({c.produces[0].number: c for c in known[1]}, wanted)):
+        found.append(order)
+    if not found:
+        raise ValueError("extraction: kernels in some order required, got candidates that wait for one another")
+    order = min(found, key=lambda kernels: sum(c.price for c in kernels))
+    total = sum(c.price for c in order)
+    return Choice(order, total, min(total, bound), states)
+
+
+def _selection(
+    candidates: list[Candidate], wanted: list[int], limit: float, width: int
+) -> tuple[tuple[Candidate, ...] | None, float, int]:
+    """The cheapest selection that a search of this width finds, in order; a lower bound of any's price; the states visited."""
     bound, states = 0.0, 0
     for ordered in (False, True):
-        frontier = _Frontier(usable, wanted, limit, width, ordered)
+        frontier = _Frontier(candidates, wanted, limit, width, ordered)
         path = frontier.search()
         states += frontier.states
         bound = max(bound, min(frontier.bound, path.price if path else float("inf")))
         order = _in_order(frontier.makers_of(path), wanted) if path else None
         if order is not None:
-            break
-    else:
-        if not known[1]:
-            raise ValueError("extraction: kernels in some order required, got candidates that wait for one another")
-        order = _in_order({c.produces[0].number: c for c in known[1]}, wanted)
-    assert order is not None
-    total = sum(c.price for c in order)
-    return Choice(order, total, min(total, bound), states)
+            return order, bound, states
+    return None, bound, states
 
 
 class _State(NamedTuple):
