@@ -55,10 +55,12 @@ def splittable(kernel: Kernel) -> dict[Axis, list[Term]]:
 def split(kernel: Kernel, axis: Axis, length: int, names: Iterator[str]) -> Split | None:
     """The kernel in two, with chunks of `length` positions of `axis`; None if nothing can be split.
 
+    Nor is an axis split raggedly whose positions 32 bits do not hold: masks compare in 32 bits.
+
     `names` name the tensors in between, which have the chunk as their first dimension.
     """
     ready = splittable(kernel).get(axis, [])
-    if not ready:
+    if not ready or (axis.extent % length and axis.extent + length >= 1 << 31):
         return None
     cutting = _Cutting(kernel, axis, length, names)
     new = {t: cutting.of(t) for t in ready}

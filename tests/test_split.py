@@ -151,6 +151,17 @@ def test_rows_that_are_masked_altogether_stay_undefined() -> None:
     np.testing.assert_array_equal(np.isnan(arrays[stage.outputs[0]]), np.isnan(whole))
 
 
+def test_positions_beyond_32_bits_are_split_exactly_or_not_at_all() -> None:
+    r = Axis("r0", (1 << 31) + (1 << 20))
+    kernel = Kernel("long", (stored("y", (), reduce("max", r, at(Tensor("x", (r.extent,), F32), r)), []),))
+    assert split(kernel, r, 5 << 19, iter("ab")) is None
+    cut = split(kernel, r, 1 << 20, iter("ab"))
+    assert cut is not None
+    stage = Kernel("parts", cut.parts)
+    _, plan = price(Work(stage), schedules(Work(stage)), device("h100"))
+    assert plan is not None and "tl.int64" in triton.emit(lower(stage, plan))
+
+
 def shape(*extents: int, dtype: str = F32) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(extents, dtype)
 
