@@ -21,7 +21,6 @@ from eqsat.schedule import Schedule
 from eqsat.tile import TileAxis
 
 CLASSES = {(c.__module__, c.__name__): c for c in (Cost, Axis, Dynamic, Index, Quotient, Remainder, Schedule, TileAxis)}
-PARTS = 20_000  # more than a region has
 
 Place = tuple[
     str, int
@@ -30,7 +29,10 @@ Place = tuple[
 
 def encode(region: Region, candidates: Sequence[Candidate], facts: dict[str, Any]) -> bytes:
     """Chosen candidates of a region, and plain facts about the choice."""
-    places = _places(region)
+    named = {t.name for t in _tensors(region)}
+    names = {t.name for c in candidates for t in (*c.kernel.inputs, *c.kernel.outputs)}
+    parts = max((int(name.removeprefix("part")) for name in names - named), default=0)  # as many names contain all of them
+    places = _places(region, parts)
     rows = [
         (
             [(places[o.name], o.shape, o.dtype, o.axes) for o in c.kernel.outputs],
@@ -39,17 +41,17 @@ def encode(region: Region, candidates: Sequence[Candidate], facts: dict[str, Any
         )
         for c in candidates
     ]
-    return pickle.dumps((rows, facts), protocol=5)
+    return pickle.dumps((parts, rows, facts), protocol=5)
 
 
 def decode(region: Region, data: bytes) -> tuple[tuple[Candidate, ...], dict[str, Any]]:
     """The candidates and facts for a region of equal structure; raises ValueError for anything that `encode` did not write."""
     try:
-        rows, facts = _Plain(BytesIO(data)).load()
+        parts, rows, facts = _Plain(BytesIO(data)).load()
         tensors: dict[Place, Tensor] = {p: t for p, t in zip(_numbered(region), _tensors(region), strict=True)}
-        names = {place: name for name, place in _places(region).items()}
+        names = {place: name for name, place in _places(region, parts).items()}
         return tuple(_candidate(row, tensors, names) for row in rows), facts
-    except (pickle.UnpicklingError, EOFError, AttributeError, IndexError, KeyError, TypeError) as error:
+    except (pickle.UnpicklingError, EOFError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"plan: bytes that were encoded for this region required, got {error!r}") from error
 
 
@@ -68,9 +70,9 @@ def _numbered(region: Region) -> list[Place]:
     return [("tensor", n) for n in range(len(_tensors(region)))]
 
 
-def _places(region: Region) -> dict[str, Place]:
-    """The place of each name of the region and of the parts that its search may make."""
-    places: dict[str, Place] = {name: ("part", n) for n, name in enumerate(islice(part_names(region), PARTS))}
+def _places(region: Region, parts: int) -> dict[str, Place]:
+    """The place of each name of the region and of the first parts that its search may make."""
+    places: dict[str, Place] = {name: ("part", n) for n, name in enumerate(islice(part_names(region), parts))}
     places.update((t.name, place) for t, place in zip(_tensors(region), _numbered(region), strict=True))
     return places
 

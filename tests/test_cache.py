@@ -109,7 +109,7 @@ def test_only_the_classes_of_a_plan_are_unpickled(own, searched):
 
     eqsat.optimize(attention, *specs())
     (path,) = own.folder.glob("*.plan")
-    data = pickle.dumps(([Command()], {}))
+    data = pickle.dumps((0, [Command()], {}))
     with pytest.raises(ValueError, match="system"):
         plan_codec.decode(searched[0], data)
     own.put(path.stem, data)
