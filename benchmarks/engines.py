@@ -63,7 +63,7 @@ def torch_engine(compiled: bool) -> Callable[[Workload, Size, Graph], Run]:
 
         from benchmarks.torch_graph import to_numpy, to_torch, torch_function
 
-        function = torch_function(graph)
+        function = torch_function(graph, "cuda" if jax.default_backend() == "gpu" else "cpu")
         called = torch.compile(function, dynamic=False) if compiled else function
 
         def run(flat: Sequence[Array]) -> list[Array]:

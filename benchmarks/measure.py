@@ -6,6 +6,7 @@ what came back. In two repetitions, one chosen at random, both oracles judge eve
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks import device_time
 from benchmarks.engines import Engine, Run
 from benchmarks.guards import CHANGED, Finding, Watch, digest, nothing_shown, shape_of, too_fast, verdict
 from benchmarks.machine import peak
@@ -25,6 +27,8 @@ from eqsat.inputs import draw
 from eqsat.validate import Judge
 
 Array = Any
+log = logging.getLogger("benchmarks")
+
 BASELINE = "jax.jit"
 UNUSABLE = (CHANGED, "wrong type", "unfinished")  # findings after which nothing else can be asked
 
@@ -40,6 +44,7 @@ class Contestant:
     cpu_seconds: list[float] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     used: float = 0.0  # of the allowed error
+    device_seconds: float | None = None  # of its kernels alone, with a cold L2, where there is a GPU
 
     def timed(self, flat: Sequence[Array]) -> Any:
         wall, cpu = time.perf_counter(), time.process_time()
@@ -134,6 +139,15 @@ class Contest:
             self.repetition(judged=n == secret)
         for c in self.contestants:
             c.add(too_fast(min(c.seconds), self.floor))
+        if device_time.present():
+            self._on_device(self.inputs.next())
+
+    def _on_device(self, flat: list[Array]) -> None:
+        for c in self.contestants:
+            try:
+                c.device_seconds = device_time.jax_seconds(lambda run=c.run: run(flat))  # type: ignore[misc]
+            except Exception as error:  # the other times stand
+                log.warning("%s: no time on the device: %s", c.name, error)
 
     def repetition(self, judged: bool = False) -> None:
         flat = self.inputs.next()
@@ -178,5 +192,6 @@ class Contest:
                 "ratio": ratio,
                 "findings": [str(f) for f in c.findings],
                 "allowed_error_used": c.used,
+                "device_seconds": c.device_seconds,
             }
         return found

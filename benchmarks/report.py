@@ -21,7 +21,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def markdown(header: Record, records: Records) -> str:
     """The whole report."""
-    parts = [_heading(header), plans(records), times(records), peers(records), problems(records)]
+    parts = [_heading(header), plans(records), times(records), device_times(records), peers(records), problems(records)]
     return "\n\n".join(p for p in parts if p) + "\n"
 
 
@@ -69,6 +69,15 @@ def times(records: Records) -> str:
         if (v := ratios(records, n))
     ]
     return "\n\n".join([text, *(["; ".join(means)] if means else [])])
+
+
+def device_times(records: Records) -> str:
+    """Microseconds of each engine's kernels alone, with a cold L2, where the run had a GPU."""
+    runs = {name: r["run"]["engines"] for name, r in records.items() if r.get("run")}
+    names = list(dict.fromkeys(n for engines in runs.values() for n in engines))
+    seconds = {name: [engines.get(n, {}).get("device_seconds") for n in names] for name, engines in runs.items()}
+    rows = [[name, *(_number(t * 1e6) if t else "" for t in found)] for name, found in seconds.items() if any(found)]
+    return table(["small size, \N{MICRO SIGN}s on the GPU", *names], rows) if rows else ""
 
 
 def _promise(record: Record) -> str:

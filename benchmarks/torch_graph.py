@@ -220,7 +220,7 @@ def to_torch(arrays: Sequence[Any]) -> list[Tensor]:
 
 
 def to_numpy(tensor: Tensor) -> np.ndarray:
-    tensor = tensor.detach().contiguous()
+    tensor = tensor.detach().contiguous().cpu()
     if tensor.dtype == torch.bfloat16:
         import ml_dtypes
 

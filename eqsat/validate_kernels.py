@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from eqsat.evaluate import evaluate
 from eqsat.inputs import draw
 from eqsat.interpret import interpret
 from eqsat.lower import lower
-from eqsat.notation import Kernel
+from eqsat.notation import Kernel, Tensor
 from eqsat.scalars import is_float
 from eqsat.tile import TileProgram
 
@@ -50,8 +51,11 @@ def points(kernel: Kernel) -> int:
 
 def _check(planned: PlannedKernel, tiles: TileProgram, seed: int) -> list[OutputCheck]:
     arrays = draw(tiles.inputs, seed, None)
-    given = dict(zip(tiles.inputs, arrays, strict=True))
-    results = interpret(tiles, arrays)
+    return check_outputs(planned, dict(zip(tiles.inputs, arrays, strict=True)), interpret(tiles, arrays))
+
+
+def check_outputs(planned: PlannedKernel, given: Mapping[Tensor, Any], results: Sequence[Any]) -> list[OutputCheck]:
+    """Results of a kernel, whoever ran it, against the meaning of its terms; raises ValidationError where one is wrong."""
     checks = []
     for o, result in zip(planned.kernel.outputs, results, strict=True):
         name = f"kernel {planned.name}, {o.name}"

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import engines, report, runner
+from benchmarks import device_time, engines, report, runner
 from benchmarks.guards import Watch
 from benchmarks.measure import Contest, Contestant, Effort, Inputs, measured
 from benchmarks.peers import hlo, inductor, xla
@@ -186,6 +186,14 @@ def test_failing_engine_is_a_result():
     results = measured(Workload(SIZE, SIZE), SIZE, table, SHORT)["engines"]
     assert results["a"] == {"error": "RuntimeError: no"} and "IndexError" in results["b"]["error"]
     assert not results["jax.jit"]["findings"]
+
+
+def test_times_on_a_gpu_stand_in_a_table_of_their_own(monkeypatch):
+    monkeypatch.setattr(device_time, "present", lambda: True)
+    monkeypatch.setattr(device_time, "jax_seconds", lambda run: len(run()) * 3e-5)
+    result = measured(Workload(SIZE, SIZE), SIZE, engines.chosen(["jax.jit"]), SHORT)
+    assert result["engines"]["jax.jit"]["device_seconds"] == 3e-5
+    assert "| it | 30 |" in report.device_times({"it": {"run": result}})
 
 
 def test_constant_arguments_stay_and_others_change():
