@@ -111,7 +111,7 @@ PROGRAMS: Table = {
     ),
     "low rank": case(
         low_rank, "float32[4096,16] float32[16,4096] float32[4096,256]", "float32[768,8] float32[8,768] float32[768,64]",
-        less(8e7, 2, "U (V x)"), quick=True,
+        less(8e7, 3, "U (V x), the long sum in chunks"), quick=True,
     ),
     "A@B + A@C": case(left_factor, SQUARE, SQUARE_SMALL, less(1.75e10, 2, "A (B + C)"), quick=True),
     "A@C + B@C": case(right_factor, SQUARE, SQUARE_SMALL, less(1.75e10, 2, "(A + B) C")),
