@@ -103,6 +103,7 @@ jnp = SimpleNamespace(
     **{n: getattr(np, n) for n in ("max", "min", "all", "any", "maximum", "minimum", "abs", "floor", "ceil", "where")},
     **{n: _rounded_once(getattr(np, n)) for n in ("exp", "exp2", "expm1", "log", "log1p", "tanh", "sqrt", "sin", "cos")},
     isfinite=np.isfinite,
+    rint=np.rint,
     nan=np.nan,
     sum=_sum,
     prod=_prod,

@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from eqsat.arrays import NUMPY
 from eqsat.scalars import DTYPES, REDUCTIONS, SCALARS, widens_exactly
 
 OPS = list(SCALARS.values())
@@ -236,3 +237,14 @@ def test_numpy_fold_is_the_combination(row, dtype):
             folded = np.asarray(SCALARS[row.combine].reference(jnp.asarray(folded), jnp.asarray(value)))
         direct = getattr(np, row.numpy).reduce(values, dtype=values.dtype)
     assert same(folded, direct) or np.allclose(folded, direct)
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_numpy_has_every_operation(op):
+    dtype = {"float": "float32", "int": "int32", "bool": "bool"}
+    kind = next(k for k in op.kinds if k in dtype)
+    operands = [np.ones(3, dtype[kind])] * op.arity
+    if op.name == "where":
+        operands[0] = np.ones(3, bool)
+    got = NUMPY.apply(op.name, *operands)
+    np.testing.assert_allclose(got, op.reference(*map(jnp.asarray, operands)), rtol=1e-6)
