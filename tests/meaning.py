@@ -14,9 +14,8 @@ from eqsat.graph import Graph
 from eqsat.index import Axis, Dynamic, Index, Quotient, Remainder
 from eqsat.notation import Stored, Tensor, Term, const_value
 from eqsat.read import Call, Reading, read
-from eqsat.scalars import REDUCTIONS, SCALARS
+from eqsat.scalars import REDUCTIONS
 
-ONLY_JAX = ("erfc", "rint")  # operations that are not evaluated with NumPy
 Example = tuple[Callable[..., Any], tuple[Any, ...]]
 
 # --- the meaning of a term, as plainly as it can be said: every value is an array over all axes, free and bound ------
@@ -51,8 +50,6 @@ def _naive(term: Term, grid: dict[Axis, np.ndarray], arrays: Mapping[Tensor, np.
         return np.where(inside, array[safe], np.zeros((), array.dtype))
     if term.head == "cast":
         return NUMPY.apply("cast", args[0], jnp.dtype(term.dtype))
-    if term.head in ONLY_JAX:
-        return np.asarray(SCALARS[term.head].reference(*args))
     return np.asarray(NUMPY.apply(term.head, *args))
 
 
@@ -87,7 +84,7 @@ def run(reading: Reading, flat: list[Any], meaning: Callable[..., Any]) -> list[
 
 
 def by_evaluate(term: Term, axes: tuple[Axis, ...], arrays: Mapping[Tensor, Any]) -> Any:
-    return evaluate(term, axes, arrays, jnp if any(t.head in ONLY_JAX for t in term.walk()) else np)
+    return evaluate(term, axes, arrays, np)
 
 
 def check(fn: Callable[..., Any], args: tuple[Any, ...], *meanings: Callable[..., Any], tolerance: float = 2e-6) -> Reading:

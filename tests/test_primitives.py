@@ -227,11 +227,12 @@ EXAMPLES: dict[str, list[Example]] = {
     ],
 }  # fmt: skip
 
-# Rows for primitives of other JAX releases: their operands, parameters and result.
+# Rows for primitives of other JAX releases, or of sharded parts: their operands, parameters and result.
 X = f32(3, 4)
 COEFFICIENTS = tuple(np.float32(c) * np.ones((), np.float32) for c in (-1, 2, 3))
 ELSEWHERE: dict[str, tuple[tuple[np.ndarray, ...], dict[str, Any], tuple[np.ndarray, ...]]] = {
     "copy_p": ((X,), {}, (X,)),
+    "pvary": ((X,), {"axes": ("data",)}, (X,)),
     "empty": ((), {"shape": (3, 4), "dtype": "float32"}, (np.zeros((3, 4), np.float32),)),
     "polynomial": ((X, *COEFFICIENTS), {}, (X * X * 3 + X * 2 - 1,)),
     "one_minus_square": ((X,), {"accuracy": None}, (1 - X * X,)),
