@@ -24,8 +24,8 @@ from eqsat.graph import Graph  # noqa: E402
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "eqsat" / "models"
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 PACKAGES = {
-    "basic-pitch": "0.4.0", "magika": "1.0.3", "pipecat-ai": "1.14.0", "rapidocr-onnxruntime": "1.4.4", "silero-vad": "6.2.3",
-    "speechmos": "0.0.1.1", "swift-f0": "0.3.0",
+    "basic-pitch": "0.4.0", "chython-rxnmap": "2.0", "ddddocr": "1.6.1", "magika": "1.0.3", "pipecat-ai": "1.14.0",
+    "rapidocr-onnxruntime": "1.4.4", "silero-vad": "6.2.3", "speechmos": "0.0.1.1", "swift-f0": "0.3.0",
 }  # fmt: skip
 
 Arrays = dict[str, np.ndarray]
@@ -61,10 +61,12 @@ def voice(rng: np.random.Generator) -> Arrays:
     return {"input": sound, "state": np.zeros((2, 1, 128), np.float32), "sr": np.asarray(16000, np.int64)}
 
 
-def image(height: int, width: int) -> Callable[[np.random.Generator], Arrays]:
+def image(
+    height: int, width: int, name: str = "x", channels: int = 3, white: float = 1
+) -> Callable[[np.random.Generator], Arrays]:
     def draw(rng: np.random.Generator) -> Arrays:
-        blocks = (rng.random((1, 3, height // 8, width // 8)) > 0.5).astype(np.float32)
-        return {"x": np.kron(blocks, np.ones((8, 8), np.float32))}
+        blocks = (rng.random((1, channels, height // 8, width // 8)) > 0.5).astype(np.float32)
+        return {name: white * np.kron(blocks, np.ones((8, 8), np.float32))}
 
     return draw
 
@@ -74,20 +76,63 @@ def text(rng: np.random.Generator) -> Arrays:
     return {"bytes": np.frombuffer(content, np.uint8).astype(np.int32)[None]}
 
 
+def reaction(rng: np.random.Generator) -> Arrays:
+    """A chain of atoms after the one that stands for the whole."""
+    count = 24
+    steps = np.abs(np.arange(count)[:, None] - np.arange(count)[None, :])
+    atoms = rng.integers(6, 10, count)
+    roles = np.repeat([1, 2], count // 2)
+    near, far = np.full((1, count), 3), 2 + np.minimum(steps, 8)
+    return {"atoms": atoms[None], "neighbors": near, "distances": far[None], "roles": roles[None]}
+
+
+def frames(rng: np.random.Generator, width: int) -> Arrays:
+    return {"input": rng.standard_normal((1, 3, 20, 160)).astype(np.float32), "h0": np.zeros((4, 1, width), np.float32)}
+
+
+def waveform(rng: np.random.Generator) -> Arrays:
+    return {"input_1": np.resize(sound(rng, 1), (1, 144160))}
+
+
 RECIPES = [
     Recipe("basic_pitch", "nmp.onnx", noise(**{"serving_default_input_2:0": (1, 43844, 1)})),
+    Recipe("chython_rxnmap", "rxnmap.onnx", reaction),
+    Recipe("ddddocr", "ddddocr/common.onnx", image(64, 128, "input1", 1)),
+    Recipe("ddddocr", "ddddocr/common_old.onnx", image(64, 128, "input1", 1)),
+    Recipe("ddddocr", "ddddocr/common_det.onnx", image(416, 416, "images", 3, 255)),
     Recipe("magika", "models/standard_v3_3/model.onnx", text),
     Recipe("pipecat_ai", "smart-turn-v3.2-cpu.onnx", noise(input_features=(1, 80, 800)), 2e-3),
+    Recipe("pipecat_ai", "vad/data/silero_vad.onnx", voice, constants=("sr",)),
+    Recipe("rapidocr", "ch_PP-OCRv4_det_infer.onnx", image(96, 160)),
     Recipe("rapidocr", "ch_PP-OCRv4_rec_infer.onnx", image(48, 160)),
     Recipe("rapidocr", "ch_ppocr_mobile_v2.0_cls_infer.onnx", image(48, 192)),
     Recipe("silero_vad", "data/silero_vad.onnx", voice, constants=("sr",)),
     Recipe("silero_vad", "data/silero_vad_16k_op15.onnx", voice, constants=("sr",)),
     Recipe("silero_vad", "data/silero_vad_half.onnx", lambda rng: {k: v for k, v in voice(rng).items() if k != "sr"}, 1e-3),
     Recipe("silero_vad", "data/silero_vad_op18_ifless.onnx", voice, constants=("sr",)),
-    Recipe("speechmos", "dnsmos_models/sig_bak_ovr.onnx", lambda rng: {"input_1": np.resize(tones(1), (1, 144160))}),
+    Recipe(
+        "silero_vad",
+        "data/silero_vad_16k_sequence.onnx",
+        lambda rng: {
+            "input": np.resize(sound(rng, 1), (5, 576)),
+            "h": np.zeros((1, 1, 128), np.float32),
+            "c": np.zeros((1, 1, 128), np.float32),
+        },
+    ),
+    Recipe(
+        "silero_vad",
+        "data/silero_vad_openvino_16k.onnx",
+        lambda rng: {"input": np.resize(sound(rng, 1), (1, 576)), "state": np.zeros((2, 1, 128), np.float32)},
+    ),
+    Recipe("speechmos", "speechmos/dnsmos_models/sig_bak_ovr.onnx", waveform),
+    Recipe("speechmos", "pdnsmos_models/sig_bak_ovr.onnx", waveform),
+    Recipe("speechmos", "dnsmos_models/sig.onnx", noise(input_1=(1, 901, 161))),
+    Recipe("speechmos", "dnsmos_models/bak_ovr.onnx", noise(input_1=(1, 901, 161))),
     Recipe("speechmos", "dnsmos_models/model_v8.onnx", noise(input_1=(1, 900, 120))),
     Recipe("speechmos", "plcmos_models/plcmos_v2.onnx", noise(degraded_audio=(1, 1, 100, 257), rater_embed=(1, 64))),
-    Recipe("speechmos", "Run_1663829550_Stage_0.onnx", noise(input=(1, 3, 20, 160), h0=(4, 1, 64))),
+    Recipe("speechmos", "Run_1663829550_Stage_0.onnx", lambda rng: frames(rng, 64)),
+    Recipe("speechmos", "Run_1663915512_Stage_0.onnx", lambda rng: frames(rng, 64)),
+    Recipe("speechmos", "Run_1668423760_Stage_0.onnx", lambda rng: frames(rng, 96)),
     Recipe(
         "swift_f0",
         "model.onnx",
