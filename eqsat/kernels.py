@@ -17,8 +17,8 @@ from eqsat.cones import Cones, Entity, Fragment
 from eqsat.cost import FREE, OBJECTIVES, UNDER_A_CAP, Cost, price
 from eqsat.devices import Device
 from eqsat.egraph import Row, Saturated
-from eqsat.index import Axis
-from eqsat.notation import Kernel, Stored, Tensor, Term, dimension_indices
+from eqsat.index import Axis, Index
+from eqsat.notation import Kernel, Stored, Tensor, Term, dimension_indices, substitute
 from eqsat.regions import Region, computed_inside, loads_in, retarget
 from eqsat.schedule import Schedule, power_of_two, schedules
 from eqsat.split import chunk_length, split, splittable
@@ -178,7 +178,7 @@ class Pool:
         rules = frozenset(row.rule for row in choice.values() if row.rule)
         computed = (c for c, row in choice.items() if row.head != "load" or row.data[0] not in self._stored)
         rules = rules.union(*(self._bypassed.get(c, ()) for c in computed))
-        return self._priced_candidate((e,), needs, (_term(e.class_id, choice, {}),), rules)
+        return self._priced_candidate((e,), needs, (_over(e.axes, _term(e.class_id, choice, {})),), rules)
 
     def _priced_candidate(
         self, produces: tuple[Entity, ...], needs: frozenset[int], terms: tuple[Term, ...], rules: frozenset[str]
@@ -394,7 +394,17 @@ def _cheapest(candidates: list[Candidate], price: Callable[[Candidate], float] =
 
 
 def _store(tensor: Stored, term: Term) -> Stored:
+    assert term.axes <= set(tensor.axes), f"{tensor}: a term over {tensor.axes}, got {term} over {sorted(term.axes)}"
     return Stored(tensor.name, tensor.shape, tensor.dtype, term, tensor.axes)
+
+
+def _over(axes: Iterable[Axis], term: Term) -> Term:
+    """The term with its other free axes at 0.
+
+    A class has the axes that all its e-nodes have; one that mentions more (an element of a tensor all of whose rows are equal)
+    has the same value wherever these are.
+    """
+    return substitute(term, {axis: Index() for axis in term.axes.difference(axes)})
 
 
 def _term(c: int, choice: dict[int, Row], memo: dict[int, Term]) -> Term:

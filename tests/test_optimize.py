@@ -236,3 +236,22 @@ def test_names_of_the_user_and_of_the_search_do_not_meet():
     args = examples.draw([jax.ShapeDtypeStruct(s, jnp.float32) for s in ((40, 30), (30, 40), (40,))])
     program = eqsat.optimize(fn, *args)
     np.testing.assert_allclose(program(*args), fn(*args), rtol=1e-4)
+
+
+@pytest.mark.parametrize("numerics", ["exact", "reassociate", "fast"])
+def test_what_does_not_vary_along_an_axis_is_read_anywhere(numerics):
+    """The products of a zero state are equal in all rows, so its loads at any two places are one class."""
+
+    def recurrent(x, w):
+        h, steps = jnp.zeros((1, 5, 8)), []
+        for t in range(2):
+            h = jnp.tanh(x[:, t][None] + h @ w)
+            steps.append(h)
+        return jnp.swapaxes(jnp.concatenate(steps), 0, 1)
+
+    generator = np.random.default_rng(0)
+    x, w = (jnp.asarray(generator.standard_normal(shape), jnp.float32) for shape in ((5, 2, 8), (8, 8)))
+    program = eqsat.optimize(recurrent, x, w, numerics=numerics, cache=False)
+    first = np.tanh(np.asarray(x[:, 0], np.float64))
+    second = np.tanh(np.asarray(x[:, 1], np.float64) + first @ np.asarray(w, np.float64))
+    np.testing.assert_allclose(program(x, w), np.stack([first, second], 1), rtol=1e-5, atol=1e-6)
