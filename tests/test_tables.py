@@ -241,7 +241,7 @@ def test_numpy_fold_is_the_combination(row, dtype):
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 def test_numpy_has_every_operation(op):
-    dtype = {"float": "float32", "int": "int32", "bool": "bool"}
+    dtype = {"float": "float32", "int": "int32", "uint": "uint32", "bool": "bool"}
     kind = next(k for k in op.kinds if k in dtype)
     operands = [np.ones(3, dtype[kind])] * op.arity
     if op.name == "where":
