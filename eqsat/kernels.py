@@ -67,7 +67,7 @@ class Pool:
         self.axes = saturated.axes
         self.classes = {c: list(rows) for c, rows in saturated.classes.items()}
         self.entities: list[Entity] = []
-        self._bypassed = saturated.bypassed
+        self._bypassed, self._hiding = saturated.bypassed, not saturated.exact
         self.known: tuple[float, tuple[Candidate, ...]] = (float("inf"), ())  # the best selection met
         self._part_names = part_names(region)
         self._constant = self._constant_classes()
@@ -183,7 +183,8 @@ class Pool:
     def _priced_candidate(
         self, produces: tuple[Entity, ...], needs: frozenset[int], terms: tuple[Term, ...], rules: frozenset[str]
     ) -> Candidate:
-        kernel = Kernel(produces[0].tensor.name, tuple(_store(e.tensor, t) for e, t in zip(produces, terms, strict=True)))
+        outputs = tuple(_store(e.tensor, t) for e, t in zip(produces, terms, strict=True))
+        kernel = Kernel(produces[0].tensor.name, outputs, self._hiding)
         if terms not in self._priced:
             work = Work(kernel)
             self._priced[terms] = price(work, schedules(work), self.device)

@@ -1,8 +1,9 @@
 """Limits of a reduction: positions at which a mask leaves nothing to add, so that a loop need not visit them.
 
 A mask that compares positions, as causal attention and sliding windows have, hides whole tiles. What is left out is exactly
-what changes no fold: a score of -inf in a maximum, a 0 in a sum. (An online sum gives it the weight 0, which hides a NaN or an
-infinity in what is weighted.) Nothing here knows attention: the limits follow from the comparison.
+what changes no fold: a score of -inf in a maximum, a 0 in a sum. Where a kernel is `hiding`, so is a product with a masked
+weight of 0, which could only add the NaN of a NaN or an infinity that it weighs; an online sum always is. Nothing here knows
+attention: the limits follow from the comparison.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ class Limits:
         return Limits(tuple(b for b in self.low if b.axes <= axes), tuple(b for b in self.high if b.axes <= axes))
 
 
-def limits_of(reductions: Iterable[Term]) -> Limits:
-    """The limits that all of these reductions over one axis have."""
-    found = [_of_reduction(t) for t in reductions]
+def limits_of(reductions: Iterable[Term], hiding: bool = False) -> Limits:
+    """The limits that all of these reductions over one axis have; `hiding` as in `Kernel`."""
+    found = [_of_reduction(t, hiding) for t in reductions]
     first, *rest = found
     low = (b for b in first.low if all(b in other.low for other in rest))
     return Limits(tuple(low), tuple(b for b in first.high if all(b in other.high for other in rest)))
 
 
-def _of_reduction(t: Term) -> Limits:
+def _of_reduction(t: Term, hiding: bool) -> Limits:
     axis = t.bound
     assert axis is not None
     if t.head == "online":
@@ -48,7 +49,25 @@ def _of_reduction(t: Term) -> Limits:
     name, body = t.data[0], t.args[0]
     if name == "or" and body.head == "ne" and body.args[0] is body.args[1]:  # is there a NaN?
         return _hidden(body.args[0], axis, "a number")
-    return _hidden(body, axis, name)
+    return _weightless(body, axis) if hiding and name == "sum" else _hidden(body, axis, name)
+
+
+def _weightless(term: Term, axis: Axis) -> Limits:
+    """Where a term is not 0, as far as the masks around its factors say and what they are multiplied with is finite."""
+    match term.head:
+        case "cast" | "neg" | "div":
+            return _weightless(term.args[0], axis)
+        case "mul":
+            return _weightless(term.args[0], axis) + _weightless(term.args[1], axis)
+        case "exp":
+            exponent = term.args[0]  # of -inf, less a finite maximum if it is a softmax
+            return _hidden(exponent.args[0] if exponent.head == "sub" else exponent, axis, "max")
+        case "where":
+            predicate, *choices = term.args
+            for holds, kept, other in ((True, *choices), (False, *reversed(choices))):
+                if _is_identity(other, "sum"):
+                    return _where(predicate, axis, holds) + _weightless(kept, axis)
+    return Limits()
 
 
 def _hidden(term: Term, axis: Axis, name: str) -> Limits:

@@ -337,7 +337,7 @@ class _Lowering:
 
     def _bounds(self, group: list[Term], scope: _Scope) -> tuple[Index | None, Index | None]:
         """Between which positions a loop has something to add, for the first and last position of every tile around it."""
-        limits = limits_of(group)
+        limits = limits_of(group, self.tiling.kernel.hiding)
         low = (self.tiling.extreme(b, scope.open, -1) for b in limits.low)
         high = (self.tiling.extreme(b, scope.open, 1) for b in limits.high)
         return next((b for b in low if b is not None), None), next((b for b in high if b is not None), None)

@@ -270,11 +270,13 @@ class Kernel:
     """One launch: what lies between its loads and its stores.
 
     Every output's term loads only leaf tensors. All outputs share an iteration space: the axes of the first output
-    contain those of the others.
+    contain those of the others. A kernel that is `hiding` need not visit what a mask gives the weight 0 in a sum of products,
+    be it a NaN or an infinity (see `eqsat.limits`).
     """
 
     name: str
     outputs: tuple[Stored, ...]
+    hiding: bool = False
 
     @cached_property
     def inputs(self) -> tuple[Tensor, ...]:

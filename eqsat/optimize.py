@@ -347,7 +347,7 @@ class _Search:
             outputs = tuple(Stored(o.name, o.shape, o.dtype, retarget(o.term, leaves), o.axes) for o in c.kernel.outputs)
             count = self._names[c.kernel.name] = self._names.get(c.kernel.name, 0) + 1
             name = c.kernel.name if count == 1 else f"{c.kernel.name}_{count}"
-            named.append(replace(c, kernel=Kernel(name, outputs)))
+            named.append(replace(c, kernel=replace(c.kernel, name=name, outputs=outputs)))
         return tuple(named)
 
     def _instance(self, plan: RegionPlan, region: Region) -> list[PlannedKernel]:

@@ -37,6 +37,7 @@ def encode(region: Region, candidates: Sequence[Candidate], facts: dict[str, Any
         (
             [(places[o.name], o.shape, o.dtype, o.axes) for o in c.kernel.outputs],
             _rows(c.kernel, places),
+            c.kernel.hiding,
             (c.cost, c.price, c.schedule, sorted(c.rules), c.constant),
         )
         for c in candidates
@@ -89,7 +90,7 @@ def _rows(kernel: Kernel, places: dict[str, Place]) -> tuple[list[Any], list[int
 
 
 def _candidate(row: Any, tensors: dict[Place, Tensor], names: dict[Place, str]) -> Candidate:
-    outputs, (rows, roots), (cost, price, schedule, rules, constant) = row
+    outputs, (rows, roots), hiding, (cost, price, schedule, rules, constant) = row
     terms: list[Term] = []
     for head, args, data, dtype in rows:
         if head == "load":
@@ -100,4 +101,4 @@ def _candidate(row: Any, tensors: dict[Place, Tensor], names: dict[Place, str]) 
         Stored(names[place], shape, dtype, terms[root], axes)
         for (place, shape, dtype, axes), root in zip(outputs, roots, strict=True)
     )
-    return Candidate((), frozenset(), Kernel(made[0].name, made), cost, price, schedule, frozenset(rules), constant)
+    return Candidate((), frozenset(), Kernel(made[0].name, made, hiding), cost, price, schedule, frozenset(rules), constant)

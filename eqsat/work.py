@@ -98,7 +98,9 @@ class Work:
             if t.bound is not None:
                 over[t.bound].append(t)
         own = frozenset(self.kernel.axes)
-        return {a: share for a, terms in over.items() if (share := visited(limits_of(terms).within(own), a)) < 1.0}
+        return {
+            a: share for a, terms in over.items() if (share := visited(limits_of(terms, self.kernel.hiding).within(own), a)) < 1.0
+        }
 
     @cached_property
     def reads(self) -> list[Read]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from lowered import F32, at, axes_of, check, op, random, schedule, statements, stored
 
+import eqsat
 from eqsat.backends import pallas, triton
 from eqsat.backends.triton.interpret import run as run_in_interpreter
 from eqsat.index import Axis, Index
@@ -83,6 +87,41 @@ def test_only_tiles_within_the_limits_are_read() -> None:
     (keys,) = (n for name, n in report.loaded.items() if name.startswith("v"))
     assert keys <= 4 * 16 * 16 * (3 + 4 + 4)  # tiles of keys for each of three tiles of queries
     assert Work(kernel).visited[R] < 0.3
+
+
+def weighted(mask: Term, hiding: bool) -> Kernel:
+    """A sum whose masked weights, of a softmax with its maximum and sum at hand, lie on the axis of the rows."""
+    s, v, m, total = Tensor("s", (N, M), F32), Tensor("v", (N, 16), F32), Tensor("m", (N,), F32), Tensor("total", (N,), F32)
+    scores = op("where", mask, at(s, R, X0), -inf)
+    weight = op("div", op("exp", op("sub", scores, at(m, R))), at(total, R))
+    return replace(Kernel("weighted", (stored("y", (M, 16), reduce("sum", R, op("mul", at(v, R, X1), weight))),)), hiding=hiding)
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_weights_of_zero_bound_a_loop_where_they_may_hide_what_they_weigh(name: str) -> None:
+    mask, low, high = MASKS[name]
+    kernel = weighted(mask, hiding=True)
+    program = check(kernel, schedule(kernel, x0=16, x1=16, r0="loop 16"))
+    (loop,) = statements(program, Loop)
+    assert (loop.low is not None, loop.high is not None) == (low is not None, high is not None)
+    arrays = [random(t) for t in program.inputs]
+    wanted = run_tiles_of(kernel, arrays)
+    outputs, report = run_in_interpreter(triton.emit(program), arrays, program.outputs, check=True)
+    assert report is not None and report.ok
+    for result in (outputs[0], pallas.run(pallas.emit(program), arrays, interpret=True)[0]):
+        np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-3)  # of sums in the hundreds
+
+
+def test_weights_of_zero_bound_nothing_in_the_exact_tier() -> None:
+    kernel = weighted(MASKS["causal"][0], hiding=False)
+    (loop,) = statements(check(kernel, schedule(kernel, x0=16, x1=16, r0="loop 16")), Loop)
+    assert loop.bounds == () and not Work(kernel).visited
+    product = jax.ShapeDtypeStruct((512, 512), "float32")
+    for numerics, hiding in (("exact", False), ("reassociate", True)):
+        program = eqsat.optimize(lambda a, b: jnp.tril(a) @ b, product, product, numerics=numerics)
+        (launch,) = program.launches
+        bounded = [bool(loop.bounds) for loop in statements(lower(launch.kernel, launch.schedule), Loop)]
+        assert bounded == [hiding]
 
 
 def test_finite_masks_and_other_reductions_bound_nothing() -> None:
