@@ -8,7 +8,7 @@ a kernel right at awkward sizes: masks, identities, widening, 64-bit offsets. A 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -37,6 +37,16 @@ class TileAxis:
     def ragged(self) -> bool:
         """True if the last tile sticks out, so that positions must be compared with the extent."""
         return self.axis.extent % self.tile != 0
+
+    @property
+    def padded(self) -> Axis:
+        """An axis of all positions that tiles have; its name keeps axes apart that differ only in their extent."""
+        return Axis(f"{self.axis.name}:{self.axis.extent}", self.count * self.tile)
+
+
+def padded_range(index: Index, tiles: Mapping[Axis, TileAxis]) -> tuple[int, int]:
+    """Least and greatest value of an index on all lanes, those beyond the end of a ragged axis included."""
+    return index.substitute({a: Index.of(tiles[a].padded) for a in index.axes & tiles.keys()}).range
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +83,7 @@ class Load:
 
     `index` has one entry per dimension of the tensor; a Dynamic atom with slot n is the value of operands[n].
     `guards` are (index expression, bound): the lane is live if 0 <= expression < bound for all of them; a lower bound
-    that the expression's range already gives need not be tested. `wide` asks for 64-bit offsets.
+    that the expression's `padded_range` already gives need not be tested. `wide` asks for 64-bit offsets.
     `out.axes` are exactly the axes (of tile > 1) that the index and the operands vary over.
     """
 

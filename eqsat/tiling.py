@@ -15,7 +15,7 @@ from eqsat.index import Axis, Index
 from eqsat.notation import Kernel, Stored, Term, cast, const, const_value, pos, rebuild, reduce, scalar, substitute
 from eqsat.scalars import DTYPES, PART, REDUCTIONS, is_float
 from eqsat.schedule import Schedule
-from eqsat.tile import TileAxis
+from eqsat.tile import TileAxis, padded_range
 
 SMALLEST_DOT = 16  # the smallest tile that matrix instructions accept on every target
 Guard = tuple[Index, int]
@@ -110,12 +110,7 @@ class Tiling:
     def padded_range(self, index: Index, trusted: Iterable[Axis] = ()) -> tuple[int, int]:
         """Range of an index over whole tiles: padding is included, but for the axes that are `trusted` to be inside."""
         trusted = frozenset(trusted)
-        return index.substitute({a: Index.of(self._padded(a)) for a in index.axes - trusted}).range
-
-    def _padded(self, axis: Axis) -> Axis:
-        tile = self.tiles[axis]
-        # the name keeps axes apart that differ only in their extent
-        return Axis(f"{axis.name}:{axis.extent}", tile.count * tile.tile)
+        return padded_range(index, {a: t for a, t in self.tiles.items() if a not in trusted})
 
     def guards(self, term: Term) -> tuple[Guard, ...]:
         """The tests that keep a load inside its tensor, and away from it in the padding of every axis."""
@@ -137,7 +132,7 @@ class Tiling:
             return False
         tile = self.tiles[axis]
         beyond = Axis(f"{axis.name}:beyond", tile.count * tile.tile - axis.extent)
-        others = {a: Index.of(self._padded(a)) for a in index.axes if a != axis}
+        others = {a: Index.of(self.tiles[a].padded) for a in index.axes if a != axis}
         low, high = index.substitute({**others, axis: beyond + Index.of(axis.extent)}).range
         return low >= extent or high < 0
 

@@ -27,6 +27,7 @@ from eqsat.tile import (
     TileProgram,
     Value,
     grouped_axes,
+    padded_range,
 )
 
 from .parts import helper
@@ -239,8 +240,9 @@ class _Printer:
 
     def division(self, index: Index, divisor: int, sign: str, own: Axes, slots: tuple[Value, ...]) -> str:
         """Triton's division truncates; a multiple of the divisor is added first where the index can be negative."""
-        shift = max(0, -(index.range[0] // divisor))
-        wide = index.range[1] >= INT32 or -index.range[0] >= INT32
+        low, high = padded_range(index, self.tile)
+        shift = max(0, -(low // divisor))
+        wide = high >= INT32 or -low >= INT32
         inner = self.index(index + shift * divisor, own, slots, wide)
         text = f"{inner if is_primary(inner) else f'({inner})'} {sign} {divisor}"
         return f"({text} - {shift})" if shift and sign == "//" else text
@@ -268,7 +270,7 @@ class _Printer:
     def guard(self, index: Index, bound: int, target: Axes, slots: tuple[Value, ...]) -> str:
         if (axis := whole_axis(index, bound)) is not None:
             return self.spread(self.plan.inside[axis], self.blocks((axis,), target), target)
-        low, high = index.range
+        low, high = padded_range(index, self.tile)
         if not index.terms:
             return "" if 0 <= low < bound else "tl.full((), False, tl.int1)"
         wide = high >= INT32 or -low >= INT32

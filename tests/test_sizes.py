@@ -1,0 +1,156 @@
+"""Every kernel family at awkward sizes and in every dtype: the interpreters agree with two oracles, and nothing is left unwritten.
+
+The suite takes a sample; `pytest -m nightly tests/test_sizes.py` runs the whole matrix.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqsat
+from eqsat.compare import check_equal, compare
+from eqsat.evaluate import evaluate
+from eqsat.inputs import draw
+from eqsat.interpret import interpret
+from eqsat.lower import lower
+from eqsat.scalars import is_float
+
+pytest.importorskip("triton")
+pytestmark = pytest.mark.slow
+
+from eqsat.backends import pallas, triton  # noqa: E402
+from eqsat.backends.triton import interpret as checked  # noqa: E402
+
+SIZES = (0, 1, 2, 3, 15, 16, 17, 127, 129, 1000, 1001, 2048)
+FLOATS = ("float32", "bfloat16", "float16", "float64")
+ALL = (*FLOATS, "int32")
+
+
+def wide(x):
+    """Sums of narrow floats are held in float32, as programs write it."""
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32)) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+
+def pointwise(x, y):
+    return (jnp.maximum(x, 0) * y + x[:, ::-1]) * 2
+
+
+def row_sum(x):
+    return x.sum(1), x.max(1)
+
+
+def softmax(x):
+    return jax.nn.softmax(wide(x), -1).astype(x.dtype)
+
+
+def layer_norm(x, gain):
+    w = wide(x)
+    centred = w - w.mean(-1, keepdims=True)
+    return (centred * jax.lax.rsqrt((centred * centred).mean(-1, keepdims=True) + 1e-5) * gain).astype(x.dtype)
+
+
+def matmul(x, w, bias):
+    return jnp.maximum(x @ w + bias, 0)
+
+
+def int8_dot(x, w, scale):
+    product = jax.lax.dot_general(x, w, (((1,), (0,)), ((), ())), preferred_element_type=jnp.int32)
+    return product.astype(jnp.float32) * scale
+
+
+def attention(q, k, v, masked=False):
+    scores = wide(q @ k.T) * 0.25
+    if masked:
+        queries, keys = scores.shape  # the last query sees every key
+        seen = jnp.arange(queries)[:, None] + (keys - queries) >= jnp.arange(keys)
+        scores = jnp.where(seen, scores, -jnp.inf)
+    return jax.nn.softmax(scores, -1).astype(q.dtype) @ v
+
+
+def causal_attention(q, k, v):
+    return attention(q, k, v, masked=True)
+
+
+def convolution(x, w):
+    return jax.lax.conv_general_dilated(x, w, (1, 2), ((1, 1), (1, 0)), dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+def gather(table, places):
+    return table[places] * 2
+
+
+def split_sum(x):
+    return (wide(x) * 2).sum()
+
+
+def transposed(x, y):
+    return x.T + y
+
+
+# name -> (function, shapes of its arguments for a size, dtypes); a trailing dtype in a shape is the argument's own
+FAMILIES = {
+    "pointwise": (pointwise, lambda n: ((3, n), (n,)), ALL),
+    "transposed": (transposed, lambda n: ((n, 33), (33, n)), ALL),
+    "row_sum": (row_sum, lambda n: ((5, n),), ALL),
+    "softmax": (softmax, lambda n: ((5, n),), FLOATS),
+    "layer_norm": (layer_norm, lambda n: ((5, n), (n,)), FLOATS),
+    "matmul_rows": (matmul, lambda n: ((n, 40), (40, 24), (24,)), ALL),
+    "matmul_depth": (matmul, lambda n: ((17, n), (n, 24), (24,)), ALL),
+    "int8_dot": (int8_dot, lambda n: ((17, n), (n, 40), (40, "float32")), ("int8",)),
+    "attention": (attention, lambda n: ((33, 16), (n, 16), (n, 20)), FLOATS),
+    "causal_attention": (causal_attention, lambda n: ((min(n, 40), 16), (n, 16), (n, 16)), FLOATS),
+    "convolution": (convolution, lambda n: ((1, 4, n, 16), (3, 2, 16, 24)), FLOATS),
+    "gather": (gather, lambda n: ((50, n), (7, "int32")), ALL),
+    "split_sum": (split_sum, lambda n: ((n, 512),), ALL),
+}
+
+
+def matrix():
+    """Each family once for the suite, at another size and dtype than its neighbours; the rest is nightly."""
+    for number, (name, (_, _, dtypes)) in enumerate(FAMILIES.items()):
+        sampled = (SIZES[(7 * number + 3) % len(SIZES)], dtypes[number % len(dtypes)])
+        for size in SIZES:
+            for dtype in dtypes:
+                marks = [] if (size, dtype) == sampled else pytest.mark.nightly
+                yield pytest.param(name, size, dtype, marks=marks, id=f"{name}-{size}-{dtype}")
+
+
+def specs(shapes, dtype):
+    for shape in shapes:
+        own = shape[-1] if isinstance(shape[-1], str) else dtype
+        yield jax.ShapeDtypeStruct(tuple(d for d in shape if d is not own), own)
+
+
+@pytest.mark.parametrize(("name", "size", "dtype"), list(matrix()))
+def test_kernels_are_right_at_every_size(name, size, dtype):
+    fn, shapes, _ = FAMILIES[name]
+    with jax.enable_x64(dtype == "float64"):
+        program = eqsat.optimize(fn, *specs(shapes(size), dtype))
+        if size == 0:
+            arguments = draw(program.graph.inputs, 0, None)
+            for got, wanted in zip(program.run(*arguments), jax.tree.leaves(fn(*arguments)), strict=True):
+                np.testing.assert_array_equal(np.asarray(got), np.asarray(wanted))
+        assert program.kernels or size == 0
+        for seed, planned in enumerate(program.kernels):
+            tiles = lower(planned.kernel, planned.schedule)
+            inputs = draw(tiles.inputs, seed, None)
+            by_numpy = interpret(tiles, inputs)
+            by_triton, report = checked.run(triton.emit(tiles), inputs, tiles.outputs, check=True)
+            assert report.ok, report
+            by_pallas = pallas.run(pallas.emit(tiles), [jnp.asarray(a) for a in inputs], interpret=True)
+            given = dict(zip(tiles.inputs, inputs, strict=True))
+            for o, *results in zip(planned.kernel.outputs, by_numpy, by_triton, by_pallas, strict=True):
+                for interpreter, result in zip(("numpy", "triton", "pallas"), results, strict=True):
+                    within_bounds(f"{o.name} by {interpreter}", o, np.asarray(result).reshape(o.shape), given)
+
+
+def within_bounds(name, stored, result, given):
+    """As close to float64 as the terms evaluated one by one; integers are equal."""
+    plain = np.asarray(evaluate(stored.term, stored.axes, given, np)).reshape(stored.shape)
+    if not is_float(stored.dtype):
+        check_equal(name, result, plain)
+        return
+    exact = np.asarray(evaluate(stored.term, stored.axes, given, widen=True)).reshape(stored.shape)
+    check, place = compare(name, result, plain, exact)
+    assert place is None, check
