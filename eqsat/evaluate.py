@@ -23,6 +23,7 @@ from eqsat.index import Axis, Index, Quotient, Remainder
 from eqsat.loads import digits_of, index_breakpoints, index_dtype, load_value, number_of
 from eqsat.notation import Stored, Tensor, Term, const_value, reduce, substitute
 from eqsat.scalars import DTYPES, REDUCTIONS, is_float, is_integer
+from eqsat.scans import Running, running
 from eqsat.ways import Convolution, Parts, otherwise
 
 
@@ -119,7 +120,7 @@ class Evaluator:
         return self.values[term]
 
     def _operands(self, term: Term) -> tuple[Term, ...]:
-        if self.ops.convolves and term.head == "reduce":
+        if self.ops.convolves and term.head == "reduce" and running(term) is None:
             if term not in self.ways:
                 self.ways[term] = otherwise(term, *sum_of_product(term), self.numerics)
             if (found := self.ways[term]) is not None:
@@ -138,6 +139,8 @@ class Evaluator:
                 return self.cast(self.index(term.data, ()), index_dtype(term.data), term.dtype)
             case "cast":
                 return self.cast(self.values[term.args[0]], term.args[0].dtype, term.dtype)
+            case "reduce" if (scan := running(term)) is not None:
+                return self._scan(scan, term.dtype)
             case "reduce" if term.data[0] == "sum":
                 axes, factors = sum_of_product(term)
                 return self._sum_product([self.values[f] for f in factors], axes, term.dtype)
@@ -265,6 +268,17 @@ class Evaluator:
             return self.ops.apply(f"reduce_{name}_float", array, dims, self.dtype(dtype))
         return self.ops.apply(f"reduce_{name}", array, dims)
 
+    def _scan(self, scan: Running, dtype: str) -> Value:
+        """A running fold, as one operation along an axis that is then another."""
+        value = self.values[scan.arg]
+        if scan.bound not in value.axes:
+            wider = (*value.axes, scan.bound)
+            value = Value(self.broadcast(value, wider), wider)
+        compute = DTYPES[dtype].compute
+        array = self.cast(value, dtype, compute).array
+        total = self.ops.apply(f"scan_{scan.name}", array, value.axes.index(scan.bound), scan.reverse)
+        return self.cast(Value(total, tuple(scan.axis if a == scan.bound else a for a in value.axes)), compute, dtype)
+
     def _online(self, term: Term) -> Value:
         axis, weight = term.data
         score = self.values[term.args[0]]
@@ -339,6 +353,8 @@ class Evaluator:
 
 def operands(term: Term) -> tuple[Term, ...]:
     """The terms from whose values `term` is computed; products below a sum are taken apart and never stored."""
+    if (scan := running(term)) is not None:
+        return (scan.arg,)
     if term.head == "reduce" and term.data[0] == "sum":
         return sum_of_product(term)[1]
     if term.head == "online":
@@ -349,7 +365,7 @@ def operands(term: Term) -> tuple[Term, ...]:
 def sum_of_product(term: Term) -> tuple[tuple[Axis, ...], tuple[Term, ...]]:
     """The axes of directly nested sums, and the factors below them."""
     axes: list[Axis] = []
-    while term.head == "reduce" and term.data[0] == "sum" and term.data[1] not in axes:
+    while term.head == "reduce" and term.data[0] == "sum" and term.data[1] not in axes and running(term) is None:
         axes.append(term.data[1])
         term = term.args[0]
     return tuple(axes), product(term)

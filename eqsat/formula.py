@@ -57,6 +57,9 @@ def _spell(term: Term, args: list[str]) -> str:
         case "reduce":
             axis = term.data[1]
             return f"{term.data[0]}[{axis}:{axis.extent}]({_bare(args[0])})"
+        case "scan":
+            name, axis, reverse = term.data
+            return f"cum{name}[{'-' if reverse else ''}{axis}]({_bare(args[0])})"
         case "online":
             axis, dtype = term.data
             weight = "" if dtype == term.args[0].dtype else f", {dtype}"

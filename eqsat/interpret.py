@@ -25,6 +25,7 @@ from eqsat.tile import (
     Loop,
     Position,
     Reduce,
+    Scan,
     Statement,
     Store,
     TileProgram,
@@ -147,7 +148,8 @@ class _Machine:
     def loop(self, loop: Loop, values: dict[Value, Array]) -> None:
         states = [values[c.init] for c in loop.carries]
         outside = self.offsets[loop.axis]
-        for number in range(*self.visited(loop)):
+        visited = range(*self.visited(loop))
+        for number in reversed(visited) if loop.backward else visited:
             self.offsets[loop.axis] = number * self.tiles[loop.axis].tile
             inside = dict(values)
             for carry, state in zip(loop.carries, states, strict=True):
@@ -207,6 +209,12 @@ class _Machine:
         losing = {"maximum": np.fmax, "minimum": np.fmin}.get(name, getattr(np, name))
         return np.asarray(losing.reduce(values[s.arg], axis=s.arg.axes.index(s.axis), dtype=s.out.dtype))
 
+    def scan(self, s: Scan, values: Mapping[Value, Array]) -> Array:
+        d = s.arg.axes.index(s.axis)
+        turned = np.flip(values[s.arg], d) if s.reverse else values[s.arg]
+        total = getattr(np, REDUCTIONS[s.op].numpy).accumulate(turned, axis=d, dtype=s.out.dtype)
+        return np.flip(total, d) if s.reverse else total
+
     def dot(self, s: Dot, values: Mapping[Value, Array]) -> Array:
         alike = s.a.dtype == s.b.dtype or {s.a.dtype, s.b.dtype} == {"float32", PART}
         if not alike or min(self.shape(s.a.axes) + self.shape(s.b.axes)) < 16:
@@ -225,6 +233,7 @@ _FORMS: dict[type, Callable[..., Array]] = {
     Compute: _Machine.compute,
     Cast: _Machine.cast,
     Reduce: _Machine.reduce,
+    Scan: _Machine.scan,
     Dot: _Machine.dot,
 }
 

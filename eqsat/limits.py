@@ -77,26 +77,26 @@ def _hidden(term: Term, axis: Axis, name: str) -> Limits:
     if term.head != "where":
         return Limits()
     predicate, then, otherwise = term.args
-    if _is_identity(otherwise, name):
-        return _where(predicate, axis, True) + _hidden(then, axis, name)
-    if _is_identity(then, name):
-        return _where(predicate, axis, False) + _hidden(otherwise, axis, name)
+    if is_identity(otherwise, name):
+        return positions_where(predicate, axis, True) + _hidden(then, axis, name)
+    if is_identity(then, name):
+        return positions_where(predicate, axis, False) + _hidden(otherwise, axis, name)
     return Limits()
 
 
-def _is_identity(term: Term, name: str) -> bool:
+def is_identity(term: Term, name: str) -> bool:
     if term.head != "const":
         return False
     value = const_value(term)
     return value == value if name == "a number" else value == REDUCTIONS[name].identity(term.dtype)
 
 
-def _where(predicate: Term, axis: Axis, holds: bool) -> Limits:
+def positions_where(predicate: Term, axis: Axis, holds: bool) -> Limits:
     """Limits of the positions at which a predicate is true, or false."""
     if predicate.head == "not":
-        return _where(predicate.args[0], axis, not holds)
+        return positions_where(predicate.args[0], axis, not holds)
     if predicate.head == ("and" if holds else "or"):
-        return _where(predicate.args[0], axis, holds) + _where(predicate.args[1], axis, holds)
+        return positions_where(predicate.args[0], axis, holds) + positions_where(predicate.args[1], axis, holds)
     if predicate.head not in _NEGATED:
         return Limits()
     a, b = map(_affine, predicate.args)

@@ -18,10 +18,11 @@ import numpy as np
 
 from eqsat.index import Axis, Index, flatten
 from eqsat.limits import limits_of
-from eqsat.notation import Kernel, Stored, Term, const, const_value, dimension_indices, reduce, scalar
+from eqsat.notation import Kernel, Stored, Term, const, const_value, dimension_indices, pos, reduce, scalar
 from eqsat.scalars import DTYPES, REDUCTIONS, SCALARS
+from eqsat.scans import scanned
 from eqsat.schedule import Schedule
-from eqsat.tile import Carry, Cast, Compute, Const, Dot, Load, Loop, Position, Reduce, Statement, Store, TileProgram, Value
+from eqsat.tile import Carry, Cast, Compute, Const, Dot, Load, Loop, Position, Reduce, Scan, Statement, Store, TileProgram, Value
 from eqsat.tiling import Guard, Tiling, identity_of, settled, weights
 
 WIDE = 2**31
@@ -47,7 +48,7 @@ def lower(kernel: Kernel, schedule: Schedule) -> TileProgram:
 def _header(kernel: Kernel, tiling: Tiling) -> tuple[str, ...]:
     tiles = ", ".join(f"{t.axis.name}:{t.axis.extent} by {t.tile} ({t.role})" for t in tiling.used)
     return (
-        *kernel.formula.splitlines(),
+        *scanned(kernel).formula.splitlines(),
         *(f"in  {t}" for t in kernel.inputs),
         *(f"out {t.name}: {t.dtype}[{','.join(map(str, t.shape))}]" for t in kernel.outputs),
         f"tiles {tiles or 'none'}",
@@ -70,6 +71,8 @@ class _Scope:
         self.roots, self.parent, self.axis = tuple(roots), parent, axis
         self.body: list[Statement] = []
         self.memo: dict[tuple[Term, str], Value] = {}
+        self.carries: list[Carry] = []  # of scans: they go on from tile to tile
+        self.backward: bool | None = None  # the direction that a scan needs
         self.open: frozenset[Axis] = (parent.open if parent else frozenset()) | ({axis} if axis else frozenset())
 
     def home(self, term: Term) -> _Scope:
@@ -129,7 +132,7 @@ class _Lowering:
         if axes:
             inner = _Scope((term for _, term in outputs), scope, axes[0])
             self._nest(axes[1:], outputs, inner)
-            scope.body.append(Loop(axes[0], (), tuple(inner.body)))
+            scope.body.append(Loop(axes[0], tuple(inner.carries), tuple(inner.body), backward=bool(inner.backward)))
             return
         for output, term in outputs:
             self._store(output, self.value(term, scope), scope)
@@ -230,6 +233,8 @@ class _Lowering:
     def _raw(self, term: Term, scope: _Scope) -> Value:
         if term.bound is not None:
             return self._reduction(term, scope)
+        if term.head == "scan":
+            return self._scan(term, scope)
         return self._compute(scope, term.head, *(self.wide(a, scope) for a in term.args), name=self._name(term))
 
     def _name(self, term: Term) -> str:
@@ -321,6 +326,41 @@ class _Lowering:
         scope.body.append(Reduce(out, name, arg, axis))
         return out
 
+    def _scan(self, term: Term, scope: _Scope) -> Value:
+        """The running fold inside a tile; in a loop it goes on from the tile before."""
+        (name, axis, reverse), body = term.data, term.args[0]
+        if self.tiling.tile(axis) > 1:
+            along = axis in self.tiling.block(body.axes)
+            body = self.tiling.filled(name, axis, body) if along else self.tiling.spread(name, axis, body)
+        arg = self.wide(body, scope)
+        if self.tiling.tile(axis) == 1:
+            part = arg
+        else:
+            part = self._new(f"cum{name}", arg.dtype, arg.axes)
+            scope.body.append(Scan(part, name, arg, axis, reverse))
+        return self._scan_on(term, part, scope) if self.tiling.role(axis) == "loop" else part
+
+    def _scan_on(self, term: Term, part: Value, scope: _Scope) -> Value:
+        """A tile's running fold behind those of the tiles before: what its last position holds is carried."""
+        (name, axis, reverse), outer = term.data, scope.parent
+        if scope.axis != axis or outer is None or scope.backward not in (None, reverse):
+            raise ValueError(f"axis {axis}: one loop scans in one direction, innermost, got {term}; make it resident")
+        scope.backward, dtype = reverse, part.dtype
+        others = tuple(a for a in part.axes if a != axis)
+        state = self._new(f"{_TOTALS[name]}_before", dtype, others)
+        init = self._const(outer, identity_of(name, dtype), dtype, others, f"{state.name}_start")
+        out = self._compute(scope, REDUCTIONS[name].combine, state, part, name=f"cum{name}")
+        kept = out
+        if (tile := self.tiling.tile(axis)) > 1:
+            lane = scalar("eq", pos(Index.of(axis) % tile, "int32"), const(0 if reverse else tile - 1, "int32"))
+            zero = self._const(scope, 0.0 if "float" in dtype else 0, dtype)
+            masked = self._new("last", dtype, out.axes)
+            scope.body.append(Compute(masked, "where", (self.value(lane, scope), out, zero)))
+            kept = self._new(f"{state.name}_next", dtype, others)
+            scope.body.append(Reduce(kept, "sum", masked, axis))
+        scope.carries.append(Carry(state, init, kept, self._new(f"{state.name}_end", dtype, others)))
+        return out
+
     def _loop(self, term: Term, scope: _Scope) -> None:
         """The loop of a reduction and of all others that are ready here and run over the same axis."""
         axis = term.bound
@@ -333,7 +373,9 @@ class _Lowering:
         group = self._group(term, scope)
         inside = _Scope((a for t in group for a in t.args), scope, axis)
         carries = [self._carry_reduce(t, inside) if t.head == "reduce" else self._carry_online(t, inside) for t in group]
-        scope.body.append(Loop(axis, tuple(carries), tuple(inside.body), *self._bounds(group, scope)))
+        bounds = (None, None) if inside.carries else self._bounds(group, scope)
+        body = tuple(inside.body)
+        scope.body.append(Loop(axis, (*carries, *inside.carries), body, *bounds, backward=bool(inside.backward)))
 
     def _bounds(self, group: list[Term], scope: _Scope) -> tuple[Index | None, Index | None]:
         """Between which positions a loop has something to add, for the first and last position of every tile around it."""

@@ -13,6 +13,8 @@ const(value, dtype), pos(index, ..)   a literal; the value of an index expressio
 scalar(op, *args), cast(dtype, arg)   a row of `eqsat.scalars`; conversion with JAX's rounding
 reduce(name, axis, arg)               fold over all values of an axis, which it binds
 online(axis, s, v, weight)            sum over k of cast(weight, exp(s - max_k s)) * v, in one pass over k
+scan(name, axis, arg, reverse)        fold over all positions of a free axis up to one's own, or from it on; only when a kernel
+                                      is priced and lowered: elsewhere it is a masked fold (see `eqsat.scans`)
 ====================================  ======================================================================
 """
 
@@ -104,6 +106,8 @@ class Term:
         if self.head in ("load", "pos"):
             for index in self.indices:
                 free |= index.axes
+        if self.head == "scan":
+            free.add(self.data[1])
         if (bound := self.bound) is not None:
             free.discard(bound)
         return frozenset(free)
@@ -197,6 +201,11 @@ def online(axis: Axis, s: Term, v: Term, weight: str) -> Term:
     return Term("online", (s, v), (axis, weight), v.dtype)
 
 
+def scan(name: str, axis: Axis, arg: Term, reverse: bool) -> Term:
+    """The running fold of `arg` along `axis`, which stays free."""
+    return Term("scan", (arg,), (name, axis, reverse), arg.dtype)
+
+
 def rebuild(term: Term, args: tuple[Term, ...]) -> Term:
     """The same form over other operands."""
     return term if args == term.args else Term(term.head, args, term.data, term.dtype)
@@ -224,6 +233,8 @@ def substitute(
         result = _load_at(tensor, [i.substitute(_shifted(values, len(own))) for i in index], own, operands)
     elif term.head == "pos":
         result = _position(term.data.substitute(values), term.dtype, operands)
+    elif term.head == "scan":
+        result = _scan_along(term, values, tuple(substitute(a, values, memo, operands) for a in term.args))
     elif (bound := term.bound) is not None:
         if any(bound in values[axis].axes for axis in live) or any(bound in o.axes for o in operands):
             raise ValueError(f"substitution into {term}: index values may not mention the bound axis {bound}")
@@ -234,6 +245,16 @@ def substitute(
         result = rebuild(term, tuple(substitute(a, values, memo, operands) for a in term.args))
     memo[term] = result
     return result
+
+
+def _scan_along(term: Term, values: Mapping[Axis, Index], args: tuple[Term, ...]) -> Term:
+    """A scan along another axis of the same positions."""
+    name, axis, reverse = term.data
+    target = values.get(axis, Index.of(axis))
+    other = next(iter(target.axes), axis)
+    if target != Index.of(other) or other.extent != axis.extent or any(other in v.axes for a, v in values.items() if a != axis):
+        raise ValueError(f"substitution into {term}: a scan along {axis} needs an axis of its own, got {target}")
+    return scan(name, other, args[0], reverse)
 
 
 def _shifted(values: Mapping[Axis, Index], by: int) -> Mapping[Axis, Index]:

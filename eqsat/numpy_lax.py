@@ -98,6 +98,14 @@ def _reduce(x: Array, identity: Array, combine: np.ufunc, dims: tuple[int, ...])
     return combine.reduce(x, axis=dims)
 
 
+def _scan(combine: np.ufunc) -> Any:
+    def wrapped(x: Array, axis: int, reverse: bool) -> Array:
+        total = combine.accumulate(np.flip(x, axis) if reverse else x, axis=axis, dtype=x.dtype)
+        return np.flip(total, axis) if reverse else total
+
+    return wrapped
+
+
 jnp = SimpleNamespace(
     **{n: getattr(np, n) for n in ("arange", "full", "reshape", "transpose", "broadcast_to", "pad", "flip", "take")},
     **{n: getattr(np, n) for n in ("max", "min", "all", "any", "maximum", "minimum", "abs", "floor", "ceil", "where")},
@@ -116,6 +124,10 @@ lax = SimpleNamespace(
     convert_element_type=_convert,
     bitwise_and=np.bitwise_and,
     bitwise_or=np.bitwise_or,
+    cumsum=_scan(np.add),
+    cumprod=_scan(np.multiply),
+    cummax=_scan(np.maximum),
+    cummin=_scan(np.minimum),
     div=_quotient,
     rem=_rest,
     shift_left=_shifted(np.left_shift),

@@ -49,7 +49,17 @@ def power_of_two(n: int) -> int:
 
 def schedules(work: Work) -> list[Schedule]:
     """The schedules worth pricing, in a fixed order."""
-    options = _contracting(work) if work.contractions else _reducing(work) if work.bound_axes else _pointwise(work)
+    if work.scans and work.contractions:
+        return []  # a scan of products is two kernels
+    options = (
+        _scanning(work)
+        if work.scans
+        else _contracting(work)
+        if work.contractions
+        else _reducing(work)
+        if work.bound_axes
+        else _pointwise(work)
+    )
     found: list[Schedule] = []
     for axes in product(*([TileAxis(a, tile, role) for tile, role in options[a]] for a in work.axes)):
         if _consistent(work, axes):
@@ -162,6 +172,24 @@ def _reducing(work: Work) -> dict[Axis, list[Option]]:
             apart = all(axis not in t.args[0].axes for t in work.kernel.terms if t.bound is not None)  # mostly pointwise
             tiles = (32, 64, 128, 256, *((512, 1024) if apart else ()))
             options[axis] = [(t, "grid") for t in (tiles if last else (1,)) if t <= whole or t == 32]
+    return options
+
+
+def _scanning(work: Work) -> dict[Axis, list[Option]]:
+    """A scanned axis is held whole, or goes on from tile to tile; the rows beside it are spread over programs."""
+    near = next((a for a in work.contiguous_axes if a in work.kernel.axes), None)
+    by_rows = near in work.scans
+    options: dict[Axis, list[Option]] = {}
+    for axis in work.axes:
+        whole = power_of_two(axis.extent)
+        if axis in work.scans or axis in work.follows or axis in work.bound_axes:
+            options[axis] = [(whole, "resident")] if whole <= (RESIDENT_LIMIT if by_rows else SMALL) else []
+            if not work.scans.get(axis):  # a loop has one direction
+                options[axis] += [(t, "loop") for t in ((1024, 4096) if by_rows else (16, 64, 256)) if t < whole]
+        elif axis == near:
+            options[axis] = [(t, "grid") for t in (32, 64, 128) if t <= whole or t == 32]
+        else:
+            options[axis] = [(t, "grid") for t in ((1, 2, 4, 8) if by_rows else (1,)) if t <= whole]
     return options
 
 

@@ -127,6 +127,17 @@ class Reduce:
 
 
 @dataclass(frozen=True)
+class Scan:
+    """out = running fold of arg over `axis` (tile > 1, in arg.axes), from its end if `reverse`; extremes keep NaN."""
+
+    out: Value
+    op: str
+    arg: Value
+    axis: Axis
+    reverse: bool
+
+
+@dataclass(frozen=True)
 class Dot:
     """out = acc + sum over `axis` of a * b, in out.dtype (float32, float64 or int32); acc may be None.
 
@@ -158,6 +169,7 @@ class Loop:
 
     Tiles that lie below `low`, or at `high` and above, change no carried value and are left out. Both are indices over axes
     whose tiles are given here, and mean the first position of each tile; the bounds themselves may lie outside of the axis.
+    A `backward` loop takes the last tile first, and has no bounds.
     """
 
     axis: Axis
@@ -165,6 +177,7 @@ class Loop:
     body: tuple[Statement, ...]
     low: Index | None = None
     high: Index | None = None
+    backward: bool = False
 
     @property
     def bounds(self) -> tuple[Index, ...]:
@@ -186,7 +199,7 @@ class Store:
     wide: bool
 
 
-Statement = Const | Position | Load | Compute | Cast | Reduce | Dot | Loop | Store
+Statement = Const | Position | Load | Compute | Cast | Reduce | Scan | Dot | Loop | Store
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from math import inf, nan
 from eqsat.index import Axis, Index
 from eqsat.notation import Kernel, Stored, Term, cast, const, const_value, pos, rebuild, reduce, scalar, substitute
 from eqsat.scalars import DTYPES, PART, REDUCTIONS, is_float
+from eqsat.scans import scanned
 from eqsat.schedule import Schedule
 from eqsat.tile import TileAxis, padded_range
 
@@ -25,17 +26,20 @@ class Tiling:
     """A kernel under a schedule; `outputs` pairs each stored tensor with its prepared term."""
 
     def __init__(self, kernel: Kernel, schedule: Schedule):
-        self.kernel = kernel
+        self.kernel, running = kernel, scanned(kernel)
+        self.terms = running.terms
         self.tiles = {t.axis: t for t in schedule.axes}
         self._check()
         for axis, t in self.tiles.items():
             if t.role == "loop" and t.tile >= axis.extent:  # one tile needs no loop
                 self.tiles[axis] = TileAxis(axis, t.tile, "resident")
         self._prepared: dict[Term, Term] = {}
-        self.outputs: tuple[tuple[Stored, Term], ...] = tuple((o, self._prepare(o.term)) for o in kernel.outputs if o.size)
+        pairs = zip(kernel.outputs, running.outputs, strict=True)
+        self.outputs: tuple[tuple[Stored, Term], ...] = tuple((o, self._prepare(r.term)) for o, r in pairs if o.size)
 
     def _check(self) -> None:
-        bound = {b for t in self.kernel.terms if (b := t.bound) is not None and b.extent > 1}
+        bound = {b for t in self.terms if (b := t.bound) is not None and b.extent > 1}
+        scans = {t.data[1] for t in self.terms if t.head == "scan"}
         for axis in sorted(bound | {a for o in self.kernel.outputs for a in o.axes}):
             tile = self.tiles.get(axis)
             subject = f"axis {axis.name} of extent {axis.extent}"
@@ -47,6 +51,8 @@ class Tiling:
                 raise ValueError(f"{subject}: a role is grid, loop or resident, got {tile.role!r}; choose one")
             if tile.role == "resident" and tile.tile < axis.extent:
                 raise ValueError(f"{subject}: a resident tile covers its axis, got {tile.tile}; enlarge it or choose loop")
+            if tile.role == "grid" and axis in scans and tile.count > 1:
+                raise ValueError(f"{subject}: a scan is resident or a loop, got grid; choose one")
             if tile.role == "grid" and axis in bound:
                 raise ValueError(f"{subject}: a reduction is resident or a loop, got grid; split the reduction into two kernels")
 

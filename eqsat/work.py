@@ -11,9 +11,11 @@ from eqsat.index import Axis, Dynamic, Index, flatten
 from eqsat.limits import limits_of, visited
 from eqsat.notation import Kernel, Tensor, Term
 from eqsat.scalars import DTYPES, PART, PARTS, SCALARS
+from eqsat.scans import scanned
 
 SECTOR_NBYTES = 32  # the least that DRAM and L2 move
 RESIDENT_K = 128  # a contracted axis up to this extent is held whole
+SCANNING = 4.0  # operations of a scan for each element
 SPLITTING = 8  # operations that take a float32 number apart
 
 
@@ -51,7 +53,7 @@ class Work:
     """What a kernel does, before any schedule."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
+        self.kernel = kernel = scanned(kernel)
         bound = dict.fromkeys(t.bound for t in kernel.terms if t.bound is not None)
         self.bound_axes: tuple[Axis, ...] = tuple(a for a in bound if a not in kernel.axes)
         self.axes: tuple[Axis, ...] = (*kernel.axes, *self.bound_axes)
@@ -84,7 +86,8 @@ class Work:
             if t in self.absorbed or t.head in ("load", "const"):
                 continue
             row = SCALARS.get(t.head)
-            total[scope, row.unit if row else "vector", passes] += row.weight if row else 1.0
+            weight = row.weight if row else SCANNING if t.head == "scan" else 1.0
+            total[scope, row.unit if row else "vector", passes] += weight
         for c in self.contractions:
             if c.split:
                 total[c.split, "vector", c.passes] += SPLITTING
@@ -126,6 +129,15 @@ class Work:
         """The axis to traverse fastest: a reduced one if any load runs along it, else the most frequent one."""
         along = [a for a in self.contiguous_axes if a in self.bound_axes]
         return next(iter(along or self.contiguous_axes), None)
+
+    @cached_property
+    def scans(self) -> dict[Axis, bool]:
+        """The axes of scans, and whether they are scanned in both directions."""
+        found: dict[Axis, set[bool]] = defaultdict(set)
+        for t in self.kernel.terms:
+            if t.head == "scan":
+                found[t.data[1]].add(t.data[2])
+        return {axis: len(directions) > 1 for axis, directions in found.items()}
 
     @cached_property
     def follows(self) -> dict[Axis, Axis]:

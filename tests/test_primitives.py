@@ -156,6 +156,15 @@ EXAMPLES: dict[str, list[Example]] = {
         ]
         for name, f in (("argmax", lax.argmax), ("argmin", lax.argmin))
     },
+    **{
+        f"cum{name}": [
+            (lambda x, f=f: f(x, 1), (f32(3, 5),)),
+            (lambda x, f=f: f(x.T, 0, reverse=True)[1:], (f32(3, 5),)),
+            (lambda x, f=f: f(x, 0) + f(x, 1), (ints(4, 1, low=-3, high=3),)),
+            (lambda x, f=f: f(x, 0), (REVERSED_NAN[0],)),
+        ]
+        for name, f in (("sum", lax.cumsum), ("prod", lax.cumprod), ("max", lax.cummax), ("min", lax.cummin))
+    },
     "reduce_window_sum": [(lambda x: lax.reduce_window(x, 0.0, lax.add, (1, 3), (1, 2), "SAME"), (f32(2, 7),))],
     "reduce_window_max": [
         (lambda x: lax.reduce_window(x, -np.inf, lax.max, (1, 3, 2), (1, 2, 2), "SAME"), (f32(2, 7, 5) - 9,)),

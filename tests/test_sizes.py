@@ -1,4 +1,4 @@
-"""Every kernel family at awkward sizes and in every dtype: the interpreters agree with two oracles, and nothing is left unwritten.
+"""Every kernel family at awkward sizes and in every dtype: the interpreters agree with two oracles, all is written.
 
 The suite takes a sample; `pytest -m nightly tests/test_sizes.py` runs the whole matrix.
 """
@@ -80,6 +80,14 @@ def gather(table, places):
     return table[places] * 2
 
 
+def running_sum(x):
+    return jnp.cumsum(wide(x) * 2, -1).astype(x.dtype)
+
+
+def running_maximum(x):
+    return jax.lax.cummax(x, 0, reverse=True) + x
+
+
 def split_sum(x):
     return (wide(x) * 2).sum()
 
@@ -102,6 +110,8 @@ FAMILIES = {
     "causal_attention": (causal_attention, lambda n: ((min(n, 40), 16), (n, 16), (n, 16)), FLOATS),
     "convolution": (convolution, lambda n: ((1, 4, n, 16), (3, 2, 16, 24)), FLOATS),
     "gather": (gather, lambda n: ((50, n), (7, "int32")), ALL),
+    "running_sum": (running_sum, lambda n: ((5, n),), ALL),
+    "running_maximum": (running_maximum, lambda n: ((n, 3),), ALL),
     "split_sum": (split_sum, lambda n: ((n, 512),), ALL),
 }
 

@@ -18,7 +18,7 @@ from eqsat.backends.pallas.wrapper import empty_wrapper, wrapper
 from eqsat.index import Axis
 from eqsat.notation import Tensor
 from eqsat.scalars import DTYPES, SCALARS
-from eqsat.tile import Carry, Cast, Compute, Const, Dot, Load, Loop, Position, Reduce, Statement, Store, TileProgram, Value
+from eqsat.tile import Carry, Cast, Compute, Const, Dot, Load, Loop, Position, Reduce, Scan, Statement, Store, TileProgram, Value
 
 IMPORTS = ("import jax", "import jax.numpy as jnp", "from jax import lax", "from jax.experimental import pallas as pl")
 
@@ -141,6 +141,13 @@ class Printer:
         rest = tuple(a for a in axes if a != s.axis)
         return self._assign(s.out, _fold(s, self.text_of[s.arg], axes.index(s.axis)), rest)
 
+    def _scan(self, s: Scan) -> list[str]:
+        axes = self.axes_of[s.arg]
+        if s.reverse or s.op != "sum":
+            self._note("Running folds other than forward sums are lowered by XLA and the interpreter alone.")
+        name = f"lax.cum{s.op}"
+        return self._assign(s.out, f"{name}({self.text_of[s.arg]}, axis={axes.index(s.axis)}, reverse={s.reverse})", axes)
+
     def _dot(self, s: Dot) -> list[str]:
         axes = self.axes_of[s.acc] if s.acc else s.out.axes
         left, right = (s.a, s.b) if axes[0] in s.a.axes else (s.b, s.a)
@@ -260,7 +267,8 @@ class Printer:
         lines, first, last = self._visited(s, size, count)
         call = f"lax.fori_loop({first}, {last}, {name}, {before[0] if one else tupled(before)})"
         target = f"{', '.join(finals)} = " if finals else ""
-        inner = [*unpack, *self.positions.prelude(s.axis, step), *body, *back]
+        turned = [f"{step} = {count - 1} - {step}"] if s.backward else []
+        inner = [*unpack, *turned, *self.positions.prelude(s.axis, step), *body, *back]
         return ["", head, *indented(inner), "", *lines, f"{target}{call}"]
 
     def _visited(self, s: Loop, size: int, count: int) -> tuple[list[str], str, str]:
@@ -287,6 +295,7 @@ class Printer:
         Compute: _compute,
         Cast: _cast,
         Reduce: _reduce,
+        Scan: _scan,
         Dot: _dot,
         Loop: _loop,
         Store: _store,
@@ -317,7 +326,7 @@ def _other_uses(statement: Statement) -> tuple[Value, ...]:
     match statement:
         case Load():
             return statement.operands
-        case Cast() | Reduce():
+        case Cast() | Reduce() | Scan():
             return (statement.arg,)
         case Dot():
             return (statement.acc,) if statement.acc else ()

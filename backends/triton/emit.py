@@ -21,6 +21,7 @@ from eqsat.tile import (
     Loop,
     Position,
     Reduce,
+    Scan,
     Statement,
     Store,
     TileAxis,
@@ -328,6 +329,8 @@ class _Printer:
                 return self.cast(self.expression(s.arg), s.arg.dtype, s.out.dtype)
             case Reduce():
                 return self.reduce(s)
+            case Scan():
+                return self.scan(s)
         raise TypeError(f"{self.program.name}: no expression for {s}")
 
     def const(self, s: Const) -> str:
@@ -382,6 +385,14 @@ class _Printer:
             text = f"tl.reduce({arg}, {position}, {self.combine(s.op)})"
         return self.spread(text, rest, s.out.axes)
 
+    def scan(self, s: Scan) -> str:
+        arg, position = self.operand(s.arg, s.out.axes), s.out.axes.index(s.axis)
+        reverse = ", reverse=True" if s.reverse else ""
+        if s.op not in ("sum", "prod"):
+            return f"tl.associative_scan({arg}, {position}, {self.combine(s.op)}{reverse})"
+        row = DTYPES[s.out.dtype]
+        return f"tl.cum{s.op}({arg}, axis={position}{reverse})" + (f".to(tl.{row.triton})" if row.nbytes < 4 else "")
+
     def combine(self, op: str) -> str:
         """A helper function for a reduction that Triton has no name for."""
         name = COMBINE + REDUCTIONS[op].combine
@@ -420,7 +431,8 @@ class _Printer:
         inside = frozenset(a for inner in s.body for a in mentioned_below(inner))
         start = self.plan.start[s.axis] if t.tile > 1 else self.plan.axis[s.axis]
         step = f", {t.tile}" if t.tile > 1 else ""
-        self.line(f"for {start} in range({self.first(s)}, {self.end(s)}{step}):")
+        limits = f"{(t.count - 1) * t.tile}, -1, -{t.tile}" if s.backward else f"{self.first(s)}, {self.end(s)}{step}"
+        self.line(f"for {start} in range({limits}):")
         self.indent += 1
         before = len(self.lines)
         if s.axis in inside and t.tile > 1:

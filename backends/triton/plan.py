@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from eqsat.index import Axis, Index
 from eqsat.scalars import SCALARS
-from eqsat.tile import Carry, Cast, Compute, Const, Dot, Load, Loop, Position, Reduce, Statement, Store, TileProgram, Value
+from eqsat.tile import Carry, Cast, Compute, Const, Dot, Load, Loop, Position, Reduce, Scan, Statement, Store, TileProgram, Value
 
 from .text import identifier
 
@@ -31,7 +31,7 @@ def operands(statement: Statement) -> tuple[Value, ...]:
             return statement.operands
         case Compute():
             return statement.args
-        case Cast() | Reduce():
+        case Cast() | Reduce() | Scan():
             return (statement.arg,)
         case Dot():
             return (statement.a, statement.b) + ((statement.acc,) if statement.acc else ())

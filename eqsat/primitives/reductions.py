@@ -44,6 +44,27 @@ for _name in REDUCTIONS:
     reads(f"reduce_{_name}")(_reduction(_name))
 
 
+def _running(name: str) -> Callable[..., Term]:
+    """A cumulative operation: a fold of the positions up to one's own, or from it on."""
+
+    def read(out: Out, x: View, axis: int, reverse: bool = False, **_: Any) -> Term:
+        if x.shape[axis] == 1:
+            return x.at(out.indices)
+        bound = fold_axes([x.shape[axis]])
+        indices = [Index.of(bound[0]) if d == axis else i for d, i in enumerate(out.indices)]
+        place, own = pos(indices[axis], "int32"), pos(out.indices[axis], "int32")
+        wide = accumulator(x.dtype) if name in _ROUNDING else x.dtype
+        identity = const(REDUCTIONS[name].identity(wide), wide)
+        element = scalar("where", scalar("ge" if reverse else "le", place, own), cast(wide, x.at(indices)), identity)
+        return cast(x.dtype, folded(name, bound, element))
+
+    return read
+
+
+for _primitive, _name in {"cumsum": "sum", "cumprod": "prod", "cummax": "max", "cummin": "min"}.items():
+    reads(_primitive)(_running(_name))
+
+
 def _extreme_place(name: str) -> Callable[..., Term]:
     def read(out: Out, x: View, axes: Sequence[int], index_dtype: Any = None, **_: Any) -> Term:
         """The first place that holds the extreme value; a NaN is the extreme value of all."""
