@@ -65,8 +65,8 @@ def _weightless(term: Term, axis: Axis) -> Limits:
         case "where":
             predicate, *choices = term.args
             for holds, kept, other in ((True, *choices), (False, *reversed(choices))):
-                if _is_identity(other, "sum"):
-                    return _where(predicate, axis, holds) + _weightless(kept, axis)
+                if is_identity(other, "sum"):
+                    return positions_where(predicate, axis, holds) + _weightless(kept, axis)
     return Limits()
 
 

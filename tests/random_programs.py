@@ -438,6 +438,19 @@ for _name, _kinds in (
     _reduction(_name, _kinds)
 
 
+def _running(primitive: str) -> None:
+    @makes(primitive)
+    def make(draft: Draft) -> None:
+        x = draft.pick(NUMBERS, low=1)
+        axis, reverse = draft.number(0, len(x.shape) - 1), draft.chance(0.3)
+        rounds = primitive in ("cumsum", "cumprod")
+        draft.step(lambda a: getattr(lax, primitive)(a, axis, reverse=reverse), x, rounds=rounds)
+
+
+for _name in ("cumsum", "cumprod", "cummax", "cummin"):
+    _running(_name)
+
+
 @makes("argmax", "argmin")
 def place_of_extreme(draft: Draft) -> None:
     x = draft.pick(NUMBERS, low=1, sharp=True)

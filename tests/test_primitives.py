@@ -161,7 +161,7 @@ EXAMPLES: dict[str, list[Example]] = {
             (lambda x, f=f: f(x, 1), (f32(3, 5),)),
             (lambda x, f=f: f(x.T, 0, reverse=True)[1:], (f32(3, 5),)),
             (lambda x, f=f: f(x, 0) + f(x, 1), (ints(4, 1, low=-3, high=3),)),
-            (lambda x, f=f: f(x, 0), (REVERSED_NAN[0],)),
+            (lambda x, f=f: f(x, 1), (REVERSED_NAN,)),
         ]
         for name, f in (("sum", lax.cumsum), ("prod", lax.cumprod), ("max", lax.cummax), ("min", lax.cummin))
     },
