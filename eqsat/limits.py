@@ -63,8 +63,8 @@ def _weightless(term: Term, axis: Axis) -> Limits:
             exponent = term.args[0]  # of -inf, less a finite maximum if it is a softmax
             return _hidden(exponent.args[0] if exponent.head == "sub" else exponent, axis, "max")
         case "where":
-            predicate, *choices = term.args
-            for holds, kept, other in ((True, *choices), (False, *reversed(choices))):
+            predicate, then, otherwise = term.args
+            for holds, kept, other in ((True, then, otherwise), (False, otherwise, then)):
                 if is_identity(other, "sum"):
                     return positions_where(predicate, axis, holds) + _weightless(kept, axis)
     return Limits()
