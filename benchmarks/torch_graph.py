@@ -116,6 +116,7 @@ def dot_general(e: Equation, device: str, x: Tensor, y: Tensor) -> Tensor:
     rows = [n for n in range(x.ndim) if n not in (*cx, *bx)]
     columns = [n for n in range(y.ndim) if n not in (*cy, *by)]
     batch, k = [x.shape[n] for n in bx], prod(x.shape[n] for n in cx)
+    x, y = (operand.to(torch.promote_types(x.dtype, y.dtype)) for operand in (x, y))  # JAX multiplies float32 by bfloat16
     left = x.permute(*bx, *rows, *cx).reshape(*_one(batch), -1, k)
     right = y.permute(*by, *cy, *columns).reshape(*_one(batch), k, -1)
     result = torch.matmul(left, right).reshape([*batch, *(x.shape[n] for n in rows), *(y.shape[n] for n in columns)])

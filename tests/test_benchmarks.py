@@ -365,3 +365,15 @@ def test_programs_are_the_same_in_torch(name):
     (workload,) = [w for w in workloads() if w.name == name]
     result = measured(workload, workload.small, engines.chosen(["torch"]), SHORT)["engines"]["torch"]
     assert "error" not in result and not result["findings"], result
+
+
+def test_products_of_two_dtypes_are_the_same_in_torch():
+    """As the gradient of a product has, whose result is wider than its operands."""
+    torch = pytest.importorskip("torch")
+    from benchmarks.torch_graph import torch_function
+
+    a, b = jax.ShapeDtypeStruct((3, 5), "float32"), jax.ShapeDtypeStruct((5, 4), "bfloat16")
+    run = torch_function(Graph.from_jax(lambda a, b: jnp.matmul(a, b, preferred_element_type="float32"), a, b))
+    x, y = torch.arange(15.0).reshape(3, 5), torch.arange(20.0).reshape(5, 4).bfloat16()
+    (found,) = run(x, y)
+    assert found.dtype == torch.float32 and torch.equal(found, x @ y.float())
