@@ -373,6 +373,7 @@ def sum_of_product(term: Term) -> tuple[tuple[Axis, ...], tuple[Term, ...]]:
 
 # Pairs of operations that XLA simplifies as if numbers were real.
 LOOKED_THROUGH = {("log", "exp"), ("log1p", "expm1"), ("div", "div"), ("div", "mul")}
+LOOKED_THROUGH |= {("pow", base) for base in ("exp", "exp2", "pow", "abs")}  # an exponential to a power, also below abs
 
 
 def product_rounds(term: Term) -> bool:
