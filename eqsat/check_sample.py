@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -202,6 +203,7 @@ class Sampler:
     def _to_the_bounds(self, values: dict[str, Value]) -> None:
         """Numbers that a condition compares with the values of a term are often a bound of these: there it holds or fails."""
         ends = [x for n in sorted(self.bounded) for x in range_of(values[n])[:2] if np.isfinite(x)]  # type: ignore[arg-type]
+        ends += [0.0, -0.0] if 0 in ends else []  # a bound of 0 is one of either sign
         for name, value in values.items():
             if isinstance(value, float) and ends and self.rng.random() < 0.5:
                 values[name] = float(self.rng.choice(ends))
@@ -252,7 +254,8 @@ class Sampler:
         """A term of which something can be proved: a literal, a position, a truth value, or what gives not all values."""
         kind = self.rng.random()
         if dtype == "bool" or kind < 0.15:
-            return notation.const(self._array(dtype, (), mode).item(), dtype)
+            value = self._array(dtype, (), mode).item()
+            return notation.const(math.copysign(0.0, value) if is_float(dtype) and kind < 0.05 else value, dtype)
         if kind < 0.3 and axes:
             return notation.pos(Index.of(axes[0]) + int(self.rng.integers(-1, 3)), dtype)
         if not is_float(dtype) or kind < 0.4:

@@ -17,7 +17,7 @@ def _scores(q: Array, k: Array, mask: Array | None, is_causal: bool, scale: floa
 
     A causal row sees the keys up to its own number. Where q is wide the scale goes in before the product, as torch has it.
     """
-    wide = opmath(q.dtype)
+    k, wide = _for_heads(k, q), opmath(q.dtype)
     factor = 1 / np.sqrt(q.shape[-1]) if scale is None else scale
     scores = product(q, jnp.swapaxes(k, -1, -2)) * cast(float(factor), wide)
     hidden = cast(float("-inf"), wide)
@@ -27,6 +27,11 @@ def _scores(q: Array, k: Array, mask: Array | None, is_causal: bool, scale: floa
     if mask is None:
         return scores, False
     return (jnp.where(mask, scores, hidden) if mask.dtype == bool else scores + cast(mask, wide)), True
+
+
+def _for_heads(x: Array, q: Array) -> Array:
+    """Keys or values for every head of q."""
+    return jnp.repeat(x, q.shape[-3] // x.shape[-3], axis=-3) if x.ndim > 2 and x.shape[-3] != q.shape[-3] else x
 
 
 def _safe_softmax(scores: Array) -> Array:
@@ -42,11 +47,9 @@ def attend(
     q: Array, k: Array, v: Array, mask: Array | None = None, is_causal: bool = False, scale: float | None = None
 ) -> Array:  # fmt: skip
     """q: [..., heads, queries, size], k: [..., kv heads, keys, size], v: [..., kv heads, keys, width]; in q's wide dtype."""
-    if k.ndim > 2 and k.shape[-3] != q.shape[-3]:
-        k, v = (jnp.repeat(x, q.shape[-3] // x.shape[-3], axis=-3) for x in (k, v))
     scores, blind = _scores(q, k, mask, is_causal, scale)
     weights = _safe_softmax(scores) if blind else softmax(scores, scores.ndim - 1)
-    return product(cast(weights, v.dtype), v)
+    return product(cast(weights, v.dtype), _for_heads(v, q))
 
 
 @op("scaled_dot_product_attention")
