@@ -119,3 +119,18 @@ def test_attention_trains_as_in_eager():
     got = torch.autograd.grad(compiled(module)(x).square().sum(), list(module.parameters()))
     wanted = torch.autograd.grad(module(x).square().sum(), list(module.parameters()))
     torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mask", [None, "src_mask", "src_key_padding_mask"])
+def test_the_operator_for_encoder_layers_in_inference(mask):
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, activation="gelu", norm_first=mask is None).eval()
+    x, padding = torch.randn(2, 6, 16), torch.zeros(2, 6, dtype=torch.bool)
+    padding[1, 4:] = True
+    masks = {"src_mask": torch.triu(torch.ones(6, 6, dtype=torch.bool), 1), "src_key_padding_mask": padding}
+    given = {mask: masks[mask]} if mask else {}
+    with torch.no_grad():
+        want, got = layer(x, **given), eqsat.torch_compile(layer)(x, **given)
+    hidden = padding if mask == "src_key_padding_mask" else torch.zeros_like(padding)
+    torch.testing.assert_close(got[~hidden], want[~hidden], rtol=1e-5, atol=1e-5)

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from eqsat.frontends.torch.contractions import product
-from eqsat.frontends.torch.normalization import softmax
+from eqsat.frontends.torch.contractions import linear, product
+from eqsat.frontends.torch.elementwise import gelu
+from eqsat.frontends.torch.normalization import layer_norm, softmax
 from eqsat.frontends.torch.table import Array, Node, cast, op, opmath
 
 
@@ -87,3 +88,36 @@ def flash_attention_backward(
     wide = opmath(query.dtype)
     y, back = jax.vjp(lambda q, k, v: attend(q, k, v, attn_mask, is_causal, scale), *(cast(x, wide) for x in (query, key, value)))
     return tuple(cast(g, x.dtype) for g, x in zip(back(cast(grad_out, y.dtype)), (query, key, value), strict=True))
+
+
+@op("_transformer_encoder_layer_fwd")
+def encoder_layer(
+    node: Node, src: Array, embed_dim: int, num_heads: int, qkv_weight: Array, qkv_bias: Array, proj_weight: Array,
+    proj_bias: Array, use_gelu: bool, norm_first: bool, eps: float, norm_weight_1: Array, norm_bias_1: Array,
+    norm_weight_2: Array, norm_bias_2: Array, ffn_weight_1: Array, ffn_bias_1: Array, ffn_weight_2: Array, ffn_bias_2: Array,
+    mask: Array | None = None, mask_type: int | None = None,
+) -> Array:  # fmt: skip
+    """What nn.TransformerEncoderLayer calls in inference; what is not 0 in a mask hides a key.
+
+    A mask of type 0 has queries and keys, of type 1 batch and keys, of type 2 batch, heads, queries and keys.
+    """
+
+    def attended(x: Array) -> Array:
+        qkv = linear(node, x, qkv_weight, qkv_bias)
+        heads = qkv.reshape(*qkv.shape[:2], 3, num_heads, embed_dim // num_heads).transpose(2, 0, 3, 1, 4)
+        seen = None if mask is None else mask == 0
+        seen = seen[:, None, None, :] if mask_type == 1 else seen
+        y = cast(attend(heads[0], heads[1], heads[2], seen), node.dtype).transpose(0, 2, 1, 3)
+        return linear(node, y.reshape(x.shape), proj_weight, proj_bias)
+
+    def fed(x: Array) -> Array:
+        inner = linear(node, x, ffn_weight_1, ffn_bias_1)
+        return linear(node, gelu(node, inner) if use_gelu else jnp.maximum(inner, 0), ffn_weight_2, ffn_bias_2)
+
+    first = lambda x: layer_norm(node, x, (embed_dim,), norm_weight_1, norm_bias_1, eps)  # noqa: E731
+    second = lambda x: layer_norm(node, x, (embed_dim,), norm_weight_2, norm_bias_2, eps)  # noqa: E731
+    if norm_first:
+        x = src + attended(first(src))
+        return x + fed(second(x))
+    x = first(src + attended(src))
+    return second(x + fed(x))
