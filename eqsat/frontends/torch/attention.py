@@ -105,8 +105,7 @@ def encoder_layer(
     def attended(x: Array) -> Array:
         qkv = linear(node, x, qkv_weight, qkv_bias)
         heads = qkv.reshape(*qkv.shape[:2], 3, num_heads, embed_dim // num_heads).transpose(2, 0, 3, 1, 4)
-        seen = None if mask is None else mask == 0
-        seen = seen[:, None, None, :] if mask_type == 1 else seen
+        seen = None if mask is None else (mask[:, None, None, :] if mask_type == 1 else mask) == 0
         y = cast(attend(heads[0], heads[1], heads[2], seen), node.dtype).transpose(0, 2, 1, 3)
         return linear(node, y.reshape(x.shape), proj_weight, proj_bias)
 
