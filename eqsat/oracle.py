@@ -17,6 +17,7 @@ Array = Any
 
 LONGEST = 20_000  # equations of a loop that are evaluated one by one
 DTYPE_PARAMETERS = ("new_dtype", "preferred_element_type", "dtype")
+EXTREMES = {"reduce_max", "reduce_min"}
 BITWISE = {"bitcast_convert_type", "nextafter", "reduce_precision"}  # whose meaning is that of one float format
 
 
@@ -44,6 +45,8 @@ class _Evaluation:
         for equation in self.graph.equations:
             values = [self.value(x, known) for x in equation.inputs]
             results = self.apply(equation, values)
+            if equation.name in EXTREMES:
+                results = [_keeping_nan(values[0], equation.params["axes"], results[0])]
             for variable, result in zip(equation.outputs, results, strict=True):
                 known[variable] = self.moved(result, variable.dtype)
             self.drop(equation, known)
@@ -95,6 +98,13 @@ class _Evaluation:
     def evaluate(self, *flat: Array) -> list[Array]:
         """As a function of flat arrays; it may run many times."""
         return _Evaluation(self.graph, self.wide, self.rng).run(flat)
+
+
+def _keeping_nan(operand: Array, axes: tuple[int, ...], extreme: Array) -> Array:
+    """A maximum or minimum in which a NaN is seen: XLA:CPU loses it in some shapes (jaxlib 0.10.2), also op by op."""
+    if not jnp.issubdtype(extreme.dtype, jnp.floating):
+        return extreme
+    return jnp.where(jnp.isnan(operand).any(axes), jnp.asarray(jnp.nan, extreme.dtype), extreme)
 
 
 def _as(value: Array, dtype: str) -> Array:
