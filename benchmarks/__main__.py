@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +13,9 @@ from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-from benchmarks import engines, report  # noqa: E402
+from benchmarks import engines, report, spread  # noqa: E402
 from benchmarks.measure import Effort  # noqa: E402
-from benchmarks.peers import inductor, xla  # noqa: E402
-from benchmarks.peers.process import Peer  # noqa: E402
+from benchmarks.peers import asked  # noqa: E402
 from benchmarks.runner import Options, Record, Run, read  # noqa: E402
 from benchmarks.workloads import Workload, workloads  # noqa: E402
 
@@ -46,6 +45,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument(
         "--peers", nargs="*", metavar="FOLDER", help="ask XLA:GPU and Inductor; folders that have them, if not installed"
     )
+    top.add_argument("--ray", action="store_true", help="spread the workloads over the machines of a Ray cluster, or this one")
     top.add_argument("-o", "--output", type=Path, default=Path(".benchmarks/results.json"), metavar="FILE", help="JSON lines")
     top.add_argument("--markdown", type=Path, metavar="FILE", help="write the report to a file as well")
     top.add_argument("--plot", type=Path, metavar="FILE", help="draw the speeds (needs matplotlib)")
@@ -74,23 +74,12 @@ def compare(first: Path, second: Path) -> int:
     return 1 if regressions else 0
 
 
-def asked(target: str, folders: Sequence[str]) -> list[Peer]:
-    """The other compilers that can be asked here. Raises ValueError if there is none."""
-    reasons = {kind: module.unavailable(folders) for module, kind in ((xla, xla.Xla), (inductor, inductor.Inductor))}
-    for kind, reason in reasons.items():
-        if reason:
-            print(f"{kind.name}: {reason}", file=sys.stderr)
-    if all(reasons.values()):
-        raise ValueError("--peers: a compiler required, none is installed")
-    return [kind(target, folders) for kind, reason in reasons.items() if not reason]
-
-
 def run(options: argparse.Namespace) -> int:
     chosen = workloads(options.only, options.quick)
     if not chosen:
         raise ValueError(f"--only {options.only!r}: a workload required, none fits; see --list")
     contestants = engines.chosen(options.engines)
-    present = [] if options.peers is None else asked(options.target, options.peers)
+    present = [] if options.peers is None else asked(options.target, options.peers)  # with --ray, each machine has its own
     kept = Options(
         options.target, options.numerics, options.seed, options.time_limit, tuple(e.name for e in contestants),
         effort(options), not options.predict, tuple(p.name for p in present),
@@ -99,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
         options.output.unlink(missing_ok=True)
     with ExitStack() as stack:
         job = Run(kept, contestants, options.output, [stack.enter_context(p) for p in present])
-        records = followed(job, chosen)
+        records = followed(spread.records(job, chosen, options.peers) if options.ray else job.records(chosen), chosen)
     text = report.markdown(job.header, records)
     print(text, end="")
     print(_missing())
@@ -113,7 +102,7 @@ def run(options: argparse.Namespace) -> int:
     return 1 if report.wrong_results(records) else 0
 
 
-def followed(job: Run, chosen: Sequence[Workload]) -> dict[str, Record]:
+def followed(results: Iterable[tuple[Workload, Record]], chosen: Sequence[Workload]) -> dict[str, Record]:
     """The records, with a progress bar on standard error while they are made."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -122,11 +111,11 @@ def followed(job: Run, chosen: Sequence[Workload]) -> dict[str, Record]:
     records: dict[str, Any] = {}
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=len(chosen))
-        for n, (workload, record) in enumerate(job.records(chosen)):
+        for workload, record in results:
             records[workload.name] = record
-            following = chosen[n + 1].name if n + 1 < len(chosen) else ""
+            following = next((w.name for w in chosen if w.name not in records), "")
             progress.update(task, advance=1, description=following[:40])
-    return records
+    return {w.name: records[w.name] for w in chosen}
 
 
 def _missing() -> str:

@@ -1,30 +1,35 @@
-"""The engines: ways to run a program on flat lists of arrays. A new engine is a row of the table."""
+"""The engines: ways to run a program on flat lists of arrays. A new engine is a row of the table.
+
+"X, eqsat" is another compiler on the program that eqsat found.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 
+from benchmarks import others
 from benchmarks.workloads import Size, Workload
 from eqsat.graph import Graph
 from eqsat.oracle import evaluate_graph
 
 Array = Any
 Run = Callable[[Sequence[Array]], list[Array]]
-TARGET = "h100"  # whose costs guide the choice; plain JAX runs the kernels here
 
 
 @dataclass(frozen=True)
 class Engine:
-    """`prepare` makes a program runnable; an engine without one is named in reports as missing."""
+    """`prepare` makes a program runnable; `module` and `tool` must be there for that: a package, and a program on PATH."""
 
     name: str
-    prepare: Callable[[Workload, Size, Graph], Run] | None = None
+    prepare: Callable[[Workload, Size, Graph], Run]
     module: str = ""
+    tool: str = ""
     default: bool = False
 
     @property
@@ -32,14 +37,14 @@ class Engine:
         """Why the engine cannot run here; empty if it can."""
         if self.module and importlib.util.find_spec(self.module) is None:
             return "not installed"
-        return "" if self.prepare else "installed, but programs are not translated for it"
+        return f"needs {self.tool}, which is not on PATH" if self.tool and shutil.which(self.tool) is None else ""
 
 
 def eqsat_engine(numerics: str) -> Callable[[Workload, Size, Graph], Run]:
     def prepare(workload: Workload, size: Size, graph: Graph) -> Run:
         import eqsat
 
-        program = eqsat.optimize(size.fn, *size.args, target=TARGET, numerics=numerics, constants=workload.constants)
+        program = eqsat.optimize(size.fn, *size.args, target=others.TARGET, numerics=numerics, constants=workload.constants)
         return lambda flat: program.run(*flat)
 
     return prepare
@@ -85,10 +90,12 @@ ENGINES: dict[str, Engine] = {
         Engine("op by op", op_by_op, default=True),
         Engine("torch", torch_engine(False), "torch"),
         Engine("torch.compile", torch_engine(True), "torch"),
-        Engine("ONNX Runtime", module="onnxruntime"),
-        Engine("TVM", module="tvm"),
-        Engine("IREE", module="iree"),
-        Engine("tinygrad", module="tinygrad"),
+        Engine("ONNX Runtime", others.onnx_runtime(others.onnx_as_written), "onnxruntime"),
+        Engine("ONNX Runtime, eqsat", others.onnx_runtime(others.onnx_rewritten), "onnxruntime"),
+        Engine("IREE", others.iree(others.stablehlo_as_written), "iree"),
+        Engine("IREE, eqsat", others.iree(others.stablehlo_rewritten), "iree"),
+        Engine("TVM", others.tvm, "tvm"),
+        Engine("tinygrad", others.tinygrad, "tinygrad", tool="clang"),
     ]
 }
 

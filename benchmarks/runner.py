@@ -39,13 +39,13 @@ class Options:
 
 
 class Run:
-    """Runs workloads and appends their records to a file; what the file has already is not run again."""
+    """Runs workloads and appends their records to a file, if there is one; what it has already is not run again."""
 
-    def __init__(self, options: Options, engines: Sequence[Engine], path: Path, peers: Sequence[Peer] = ()) -> None:
+    def __init__(self, options: Options, engines: Sequence[Engine], path: Path | None, peers: Sequence[Peer] = ()) -> None:
         self.options, self.engines, self.path, self.peers = options, engines, path, peers
         self.header = {"machine": description(), "options": options.as_dict()}
-        self.done = resumable(path, self.header)
-        if not self.done:
+        self.done = {} if path is None else resumable(path, self.header)
+        if path is not None and not self.done:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(self.header) + "\n")
 
@@ -54,10 +54,13 @@ class Run:
             if workload.name in self.done:
                 yield workload, self.done[workload.name]
             else:
-                record = self.record(workload)
-                with self.path.open("a") as file:
-                    file.write(json.dumps(record) + "\n")
-                yield workload, record
+                yield workload, self.keep(self.record(workload))
+
+    def keep(self, record: Record) -> Record:
+        if self.path is not None:
+            with self.path.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+        return record
 
     def record(self, workload: Workload) -> Record:
         start = time.perf_counter()

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import device_time, engines, report, runner
+from benchmarks import device_time, engines, report, runner, spread
 from benchmarks.guards import Watch
 from benchmarks.measure import Contest, Contestant, Effort, Inputs, measured
 from benchmarks.peers import hlo, inductor, xla
@@ -246,10 +247,17 @@ def test_pattern_chooses_by_family_and_name():
 # --- engines, statistics, results -------------------------------------------------------------------------------
 
 
-def test_absent_engines_are_named():
-    assert all(e.missing for e in engines.ENGINES.values() if e.prepare is None)
-    with pytest.raises(ValueError, match="engine 'TVM'"):
-        engines.chosen(["TVM"])
+@pytest.fixture
+def absent(monkeypatch):
+    for name, needs in {"absent": {"module": "no_such_package"}, "toolless": {"tool": "no-such-compiler"}}.items():
+        monkeypatch.setitem(engines.ENGINES, name, engines.Engine(name, engines.jit, **needs))
+
+
+def test_absent_engines_are_named(absent):
+    with pytest.raises(ValueError, match="engine 'absent': not installed"):
+        engines.chosen(["absent"])
+    with pytest.raises(ValueError, match="engine 'toolless': needs no-such-compiler"):
+        engines.chosen(["toolless"])
     with pytest.raises(ValueError, match="one of eqsat"):
         engines.chosen(["nothing"])
 
@@ -313,10 +321,10 @@ def test_compare_names_regressions(results, tmp_path, capsys):
     assert command.main(["--compare", str(results), str(results)]) == 0
 
 
-def test_mistakes_are_one_line(capsys):
+def test_mistakes_are_one_line(capsys, absent):
     assert command.main(["--only", "no such workload"]) == 2
     assert command.main(["--compare", "no-a.json", "no-b.json"]) == 2
-    assert command.main(["--only", "low rank", "--engines", "TVM"]) == 2
+    assert command.main(["--only", "low rank", "--engines", "absent"]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 3 and all(line.startswith("benchmarks: ") for line in lines)
 
@@ -324,7 +332,7 @@ def test_mistakes_are_one_line(capsys):
 def test_list_names_workloads_and_engines():
     done = subprocess.run([sys.executable, "-m", "benchmarks", "--list"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "algebra/A@B@v" in done.stdout and "TVM: not installed" in done.stdout
+    assert "algebra/A@B@v" in done.stdout and all(f"\n{name}: " in done.stdout for name in engines.ENGINES)
 
 
 # --- other compilers --------------------------------------------------------------------------------------------
@@ -355,6 +363,70 @@ def test_other_compiler_says_what_it_launches(module, kind):
         refusal = compiler.ask("no such workload")
     assert answer[kind.name]["launches"] == 1 and answer[kind.name]["nbytes"] == pytest.approx(134e6, rel=0.01)
     assert refusal == {"error": "KeyError: 'no such workload'"}
+
+
+OTHERS = [name for name, e in engines.ENGINES.items() if e.module and e.module != "torch"]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_engines_run_the_same_program(name):
+    if reason := engines.ENGINES[name].missing:
+        pytest.skip(f"{name}: {reason}")
+    (workload,) = (w for w in workloads() if w.name == "GQA b1")
+    result = measured(workload, workload.small, engines.chosen([name]), SHORT)["engines"][name]
+    assert "error" not in result and not result["findings"], result
+
+
+# --- a run spread over machines ---------------------------------------------------------------------------------
+
+
+class FakeRay:
+    """As much of Ray as a run asks for: tasks that run when they are waited for, the last first; one is lost."""
+
+    def __init__(self, lost: str):
+        self.lost, self.asked = lost, {}
+
+    def is_initialized(self):
+        return True
+
+    def nodes(self):
+        return [{"Alive": True, "Resources": {"CPU": 8.0}}, {"Alive": True, "Resources": {"CPU": 4.0}}]
+
+    def remote(self, **options):
+        self.asked = options
+        return lambda function: SimpleNamespace(remote=lambda *args: (function, args))
+
+    def wait(self, waiting, num_returns):
+        return waiting[-num_returns:], waiting[:-num_returns]
+
+    def get(self, task):
+        function, args = task
+        if self.lost in args:
+            raise ConnectionError("node died\nwith all its tasks")
+        return function(*args)
+
+
+def test_run_is_spread_with_ray_and_merged(monkeypatch, tmp_path, capsys):
+    ray = FakeRay(lost="trace(A@B)")
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    path, options = tmp_path / "a.json", ["--predict", "--only", "algebra/*A@B)", "--ray"]
+    assert command.main([*options, "-o", str(path)]) == 1  # one is lost
+    header, records = runner.read(path)
+    assert set(records) == {"trace(A@B)", "sum(A@B)"} and ray.asked["num_cpus"] == 1
+    assert records["trace(A@B)"]["errors"] == {"ray": "ConnectionError: node died"}
+    assert records["sum(A@B)"]["plan"] and records["sum(A@B)"]["machine"]["cores"] == header["machine"]["cores"]
+    assert "trace(A@B): ray failed: ConnectionError" in capsys.readouterr().out
+    assert spread._cores(ray.nodes()) == 4  # a task that measures has a machine to itself
+
+
+@pytest.mark.slow
+def test_ray_itself_runs_a_workload(tmp_path):
+    pytest.importorskip("ray")
+    path = tmp_path / "a.json"
+    command_line = [sys.executable, "-m", "benchmarks", "--predict", "--only", "low rank", "--ray", "-o", str(path)]
+    done = subprocess.run(command_line, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert runner.read(path)[1]["low rank"]["plan"]["after"]["launches"]
 
 
 @pytest.mark.parametrize(

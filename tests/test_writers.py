@@ -37,9 +37,13 @@ def assert_close(got: Any, wanted: Any, tolerance: float = 2e-5) -> None:
 
 
 def run_onnx(program: eqsat.Program, flat: list[np.ndarray]) -> list[np.ndarray]:
+    pytest.importorskip("onnx")
+    return run_model(program.to_onnx(), flat)
+
+
+def run_model(model: Any, flat: list[np.ndarray]) -> list[np.ndarray]:
     """The outputs by ONNX Runtime, or by ONNX's reference where that lacks a dtype."""
     onnx = pytest.importorskip("onnx")
-    model = program.to_onnx()
     onnx.checker.check_model(model, full_check=True)
     feeds = {v.name: x for v, x in zip(model.graph.input, flat, strict=True)}
     if any(x.dtype == jnp.bfloat16 for x in flat):
@@ -159,6 +163,32 @@ def test_convolutions_leave_as_onnx(options):
     program = eqsat.optimize(lambda x, k: jax.nn.relu(lax.conv_general_dilated(x, k, **options)), IMAGE, kernel)
     flat = drawn(program)
     assert_close(run_onnx(program, flat), program.run(*map(jnp.asarray, flat)))
+
+
+def pools(x):
+    pool = lambda *options: lax.reduce_window(x, *options)  # noqa: E731
+    return (
+        pool(-jnp.inf, lax.max, (1, 1, 3, 3), (1, 1, 2, 1), "SAME"),
+        pool(0.0, lax.add, (1, 1, 3, 2), (1, 1, 1, 2), [(0, 0), (0, 0), (1, 1), (0, 1)]),
+        pool(-jnp.inf, lax.max, (1, 2, 1, 1), (1, 1, 1, 1), "VALID"),
+        pool(0.0, lax.add, (1, 2, 2, 1), (1, 1, 1, 1), "VALID", None, (1, 1, 2, 1)),
+    )
+
+
+AS_WRITTEN = {"pools": (pools, (IMAGE,)), "parts": (lambda x: jnp.split(x, [1, 4], axis=1), (X,)), **WRITTEN}
+
+
+@pytest.mark.parametrize("name", AS_WRITTEN)
+def test_graphs_leave_as_they_were_written(name):
+    pytest.importorskip("onnx")
+    from eqsat.writers.onnx import model_of_graph
+
+    fn, specs = AS_WRITTEN[name]
+    graph = Graph.from_jax(fn, *specs)
+    flat = [np.asarray(x) for x in examples.draw(specs)]
+    model = model_of_graph(graph)
+    assert [v.name for v in model.graph.input] == [graph.name_of[v] for v in graph.inputs]
+    assert_close(run_model(model, flat), graph.evaluate(*flat))
 
 
 def test_everything_that_onnx_lacks_is_named_at_once():

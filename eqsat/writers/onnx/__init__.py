@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ except ImportError as error:
 from onnx import helper
 
 from eqsat.graph import Graph, Literal, Variable, trace
+from eqsat.names import Namer
 from eqsat.writers.onnx import contractions, elementwise, views  # noqa: F401  (each fills the table)
 from eqsat.writers.onnx.graph import IR_VERSION, OPSET, TABLE, Builder, Lacking, Value, code, declared
 from eqsat.writers.plan import function_of, input_names, output_names, specs_of
@@ -32,7 +34,18 @@ def model(program: Program) -> Any:
     Raises ValueError that lists everything ONNX has no words for.
     """
     graph = trace(function_of(program), specs_of(program), {})
-    inputs, outputs = input_names(program), output_names(program)
+    return _written(program.name, graph, input_names(program), output_names(program), _constant_names(program))
+
+
+def model_of_graph(graph: Graph) -> Any:
+    """A graph as it was loaded, nothing rewritten; otherwise as `model`."""
+    inputs = [graph.name_of[v] for v in graph.inputs]
+    fresh = Namer(inputs)
+    outputs = [fresh(graph.name_of[v] if isinstance(v, Variable) else "output") for v in graph.outputs]
+    return _written(graph.name, graph, inputs, outputs, [])
+
+
+def _written(name: str, graph: Graph, inputs: list[str], outputs: list[str], constant_names: Sequence[tuple[str, Any]]) -> Any:
     builder = Builder([*inputs, *outputs])
     values: dict[Variable, Value] = {}
     lacking: dict[str, int] = {}
@@ -44,22 +57,22 @@ def model(program: Program) -> Any:
             lacking[str(reason)] = lacking.get(str(reason), 0) + 1
             return None
 
-    for name, v in zip(inputs, graph.inputs, strict=True):
-        values[v] = Value(name, v.shape, np.dtype(v.aval.dtype))
+    for given, v in zip(inputs, graph.inputs, strict=True):
+        values[v] = Value(given, v.shape, np.dtype(v.aval.dtype))
         attempt(lambda v=v: code(v.aval.dtype))
-    known = {id(value): name for name, value in _constant_names(program)}
+    known = {id(value): constant for constant, value in constant_names}
     for v, constant in graph.constants.items():
         array = np.asarray(constant)
-        name = known.get(id(constant), "")
-        values[v] = attempt(lambda a=array, n=name: builder.constant(a, name=n)) or Value("", v.shape, np.dtype(v.aval.dtype))
+        label = known.get(id(constant), "")
+        values[v] = attempt(lambda a=array, n=label: builder.constant(a, name=n)) or Value("", v.shape, np.dtype(v.aval.dtype))
     for equation in graph.equations:
-        made = attempt(lambda e=equation: _written(builder, e, values))
+        made = attempt(lambda e=equation: _nodes(builder, e, values))
         for n, v in enumerate(equation.outputs):
             values[v] = made[n] if made else Value("", v.shape, np.dtype(v.aval.dtype))
     if lacking:
         listed = "; ".join(f"{reason} ({n} times)" if n > 1 else reason for reason, n in lacking.items())
-        raise ValueError(f"{program.name}: a program that ONNX can hold required, got {listed}")
-    return _model(program.name, graph, builder, values, inputs, outputs)
+        raise ValueError(f"{name}: a program that ONNX can hold required, got {listed}")
+    return _model(name, graph, builder, values, inputs, outputs)
 
 
 def _constant_names(program: Program) -> list[tuple[str, Any]]:
@@ -70,7 +83,7 @@ def _operand(builder: Builder, atom: Variable | Literal, values: dict[Variable, 
     return builder.constant(np.asarray(atom.value)) if isinstance(atom, Literal) else values[atom]
 
 
-def _written(builder: Builder, equation: Any, values: dict[Variable, Value]) -> list[Value]:
+def _nodes(builder: Builder, equation: Any, values: dict[Variable, Value]) -> list[Value]:
     write = TABLE.get(equation.name)
     if write is None:
         raise Lacking(f"the operation {equation.name}")

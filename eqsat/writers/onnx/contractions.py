@@ -77,6 +77,33 @@ def reduce_bits(b: Builder, e: Equation, x: Value) -> Value:
     return b.cast(numbers, np.bool_)
 
 
+@writes("reduce_window_max", "reduce_window_sum")
+def pool(b: Builder, e: Equation, x: Value) -> Value:
+    """A pool over the dimensions with windows, which come last; the others are a batch. A sum is a mean times its count."""
+    p = e.params
+    window, low, high = p["window_dimensions"], *zip(*p["padding"], strict=True)
+    if max(p["base_dilation"]) > 1 or min(*low, *high) < 0 or x.dtype not in (np.float16, np.float32, np.float64):
+        raise Lacking(f"{e.name} with base dilation, negative padding, or of {x.dtype}")
+    moved = zip(window, p["window_strides"], low, high, strict=True)
+    pooled = [d for d, steps in enumerate(moved) if steps != (1, 1, 0, 0)] or [len(x.shape) - 1]
+    order = [*(d for d in range(len(x.shape)) if d not in pooled), *pooled]
+    (shape, dtype), batch = result(e), [x.shape[d] for d in order[: -len(pooled)]]
+    options = {
+        "kernel_shape": [window[d] for d in pooled],
+        "strides": [p["window_strides"][d] for d in pooled],
+        "dilations": [p["window_dilation"][d] for d in pooled],
+        "pads": [edge[d] for edge in (low, high) for d in pooled],
+    }
+    flat = b.reshape(b.transpose(x, order), [prod(batch), 1, *(x.shape[d] for d in pooled)])
+    target = [prod(batch), 1, *(shape[d] for d in pooled)]
+    if e.name == "reduce_window_max":
+        made = b.node("MaxPool", [flat], target, dtype, **options)
+    else:
+        mean = b.node("AveragePool", [flat], target, dtype, count_include_pad=1, **options)
+        made = b.binary("Mul", mean, b.like(mean, prod(options["kernel_shape"])))
+    return b.transpose(b.reshape(made, [shape[d] for d in order]), list(np.argsort(order)))
+
+
 @writes("argmax", "argmin")
 def argmax(b: Builder, e: Equation, x: Value) -> Value:
     (axis,) = e.params["axes"]

@@ -45,6 +45,12 @@ def slice_(b: Builder, e: Equation, x: Value) -> Value:
     return b.slice(x, e.params["start_indices"], e.params["limit_indices"], strides)
 
 
+@writes("split")
+def split(b: Builder, e: Equation, x: Value) -> list[Value]:
+    sizes, axis = [int(n) for n in e.params["sizes"]], e.params["axis"]
+    return b.several("Split", [x, b.integers(sizes)], [result(e, n) for n in range(len(sizes))], axis=axis)
+
+
 @writes("rev")
 def rev(b: Builder, e: Equation, x: Value) -> Value:
     dims = [d for d in e.params["dimensions"] if x.shape[d] > 1]
