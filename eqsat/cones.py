@@ -136,16 +136,20 @@ class Cones:
     def ranked(self) -> dict[int, list[Fragment]]:
         """A few fragments of each class, best first."""
         self._fragments: dict[int, list[Fragment]] = {c: [] for c in self.classes}
+        stale = set(self.classes)  # those whose operands, or the work behind whose leaves, changed since
         for _ in range(SWEEPS):
-            changed = False
-            for c in self._sequence:
-                kept = self._best(c, [f for n in self.row_numbers[c] for f in self._combine(c, n, self._fragments, self._flow)])
-                if kept != self._fragments[c]:
-                    self._fragments[c] = kept
-                    changed = True
-            self._update_flow()
-            if not changed:
+            if not stale:
                 break
+            for c in self._sequence:
+                if c in stale:
+                    stale.remove(c)
+                    found = [f for n in self.row_numbers[c] for f in self._combine(c, n, self._fragments, self._flow)]
+                    kept = self._best(found)
+                    if kept != self._fragments[c]:
+                        self._fragments[c] = kept
+                        stale |= self._users_of[c]
+            for e in self._update_flow():
+                stale |= self._loading[e]
         return self._fragments
 
     def _order(self) -> list[int]:
@@ -173,18 +177,16 @@ class Cones:
             return [Fragment(own + (behind[leaf.bit_length() - 1] if leaf else 0.0), leaf, node, bit, n)]
         found: list[Fragment] = []
         width = {1: None, 2: 8}.get(len(row.args), 4)
-        for parts in product(*(below[a][:width] for a in row.args)):
+        operands = [[f for f in below[a][:width] if not f.classes & bit] for a in row.args]
+        for parts in product(*operands):
             flow, leaves, nodes, classes = own, leaf, node, bit
             for part in parts:
-                if part.classes & bit:
-                    break
                 shared = part.nodes & nodes
-                if (nodes | part.nodes).bit_count() != (classes | part.classes).bit_count():
+                if part.classes & classes and (nodes | part.nodes).bit_count() != (classes | part.classes).bit_count():
                     break  # one class, two different e-nodes
-                flow += part.flow - self._seconds(shared)
-                shared_leaves = leaves & part.leaves
-                if shared_leaves:
-                    flow -= self._behind(shared_leaves, behind)
+                flow += part.flow - self._seconds(shared) if shared else part.flow
+                if leaves & part.leaves:
+                    flow -= self._behind(leaves & part.leaves, behind)
                 leaves |= part.leaves
                 nodes |= part.nodes
                 classes |= part.classes
@@ -254,7 +256,7 @@ class Cones:
         """The e-node that a fragment takes for a class."""
         return self.rows[(nodes & self._rows_of[c]).bit_length() - 1]
 
-    def _best(self, c: int, found: list[Fragment]) -> list[Fragment]:
+    def _best(self, found: list[Fragment]) -> list[Fragment]:
         by_leaves: dict[int, list[Fragment]] = defaultdict(list)
         for f in sorted(found):
             group = by_leaves[f.leaves]
@@ -263,13 +265,15 @@ class Cones:
         ranked = sorted(by_leaves.values(), key=lambda g: g[0])[:KEYS]
         return sorted(f for group in ranked for f in group)
 
-    def _update_flow(self) -> None:
-        """Work behind each leaf: the cheapest known cone that makes it, shared among its users."""
+    def _update_flow(self) -> list[int]:
+        """Work behind each leaf: the cheapest known cone that makes it, shared among its users. The leaves whose work changed."""
+        before = list(self._flow)
         for e in self.entities:
             own = [f.flow for f in self._fragments[e.class_id] if not f.leaves & (1 << e.number)]
             if own:
                 store = self.device.launch_seconds + e.tensor.nbytes / self.device.dram_bytes_per_second
                 self._flow[e.number] = 0.0 if e.constant else (min(own) + store) / self._users[e.number]
+        return [n for n, flow in enumerate(self._flow) if flow != before[n]]
 
     def _count_users(self) -> list[int]:
         """Definitions that load each entity (an output has one user more)."""

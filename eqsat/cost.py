@@ -2,22 +2,24 @@
 
 A kernel's work (`eqsat.work`) says how many operations each unit does, and over which axes. A schedule turns axes into
 padded extents and tile counts. The time is the launch plus the largest of the unit times; a tenth of the others is
-added, since overlap is never perfect. All schedules of a kernel are priced at once, as NumPy vectors.
+added, since overlap is never perfect. All schedules of a kernel are priced at once, as NumPy vectors, and kernels that ask
+for the same once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 
 import numpy as np
 
+from eqsat.demand import Demand, demand
 from eqsat.devices import Device
-from eqsat.index import Axis
-from eqsat.scalars import DTYPES, SCALARS
-from eqsat.schedule import Schedule
+from eqsat.scalars import DTYPES
+from eqsat.schedule import Schedule, Schedules
+from eqsat.traversal import Traversals
 from eqsat.work import Work
 
 OVERLAP_LOSS = 0.1
@@ -69,18 +71,25 @@ UNDER_A_CAP: dict[str, Objective] = {
 }
 
 
-def price(work: Work, schedules: Sequence[Schedule], device: Device) -> tuple[Cost, Schedule | None]:
+def price(work: Work, schedules: Schedules, device: Device) -> tuple[Cost, Schedule | None]:
     """The best schedule and its cost; (a cost of infinite seconds, None) if no schedule fits the device."""
     if not schedules:
         return Cost(float("inf"), 1, work.nbytes, work.flops), None
     if device.arrays:
         return _array_cost(work, device), schedules[0]
-    priced = _Pricing(work, schedules, device)
-    seconds, bound = priced.seconds()
+    seconds, best, bound = _best(demand(work), schedules.traversals, device)
+    return Cost(seconds, 1, work.nbytes, work.flops, bound), schedules[best] if bound else None
+
+
+@lru_cache(maxsize=1 << 14)
+def _best(asked: Demand, traversals: Traversals, device: Device) -> tuple[float, int, str]:
+    """The least seconds, the number of the schedule that takes them, and what bounds it (nothing if no schedule fits)."""
+    seconds, names, terms = _Pricing(asked, traversals, device).seconds()
     best = int(np.argmin(seconds))
     if not np.isfinite(seconds[best]):
-        return Cost(float("inf"), 1, work.nbytes, work.flops), None
-    return Cost(float(seconds[best]), 1, work.nbytes, work.flops, bound[best]), schedules[best]
+        return float("inf"), best, ""
+    top = int(terms[:, best].argmax())
+    return float(seconds[best]), best, names[top] if terms[top, best] > device.launch_seconds / 2 else "launch"
 
 
 def _array_cost(work: Work, device: Device) -> Cost:
@@ -102,55 +111,12 @@ def _array_cost(work: Work, device: Device) -> Cost:
 class _Pricing:
     """Vectors over schedules."""
 
-    def __init__(self, work: Work, schedules: Sequence[Schedule], device: Device) -> None:
-        self.work, self.device = work, device
-        self.tile: dict[Axis, np.ndarray] = {}
-        self.count: dict[Axis, np.ndarray] = {}
-        self.grid: dict[Axis, np.ndarray] = {}
-        self.loop: dict[Axis, np.ndarray] = {}
-        for n, axis in enumerate(work.axes):
-            tiles = [s.axes[n] for s in schedules]
-            self.tile[axis] = np.array([t.tile for t in tiles], float)
-            self.count[axis] = np.ceil(axis.extent / self.tile[axis])
-            self.grid[axis] = np.array([t.role == "grid" for t in tiles])
-            self.loop[axis] = np.array([t.role == "loop" for t in tiles])
-        self.warps = np.array([s.num_warps for s in schedules], float)
-        self.stages = np.array([s.num_stages for s in schedules], float)
-        self.one = np.ones(len(schedules))
-        self._blocks: dict[frozenset[Axis], np.ndarray] = {}  # many terms have the same axes
-        self._executed: dict[tuple[frozenset[Axis], int], np.ndarray] = {}
+    def __init__(self, asked: Demand, traversals: Traversals, device: Device) -> None:
+        self.asked, self.over, self.device = asked, traversals, device
 
-    def repeats(self, scope: frozenset[Axis]) -> np.ndarray:
-        """Programs that redo the same work because the scope lacks their grid axis."""
-        total = self.one.copy()
-        for axis in self.work.axes:
-            if axis not in scope:
-                total *= np.where(self.grid[axis], self.count[axis], 1.0)
-        return total
-
-    def volume(self, scope: frozenset[Axis]) -> np.ndarray:
-        """Points of a scope that are visited, padding included."""
-        total = self.one.copy()
-        for axis in scope:
-            if axis in self.tile:
-                total *= self.tile[axis] * self.count[axis]
-            if (share := self.work.visited.get(axis)) is not None:  # and half a tile at the edge of the mask
-                total *= np.where(self.loop[axis], np.minimum(1.0, share + self.tile[axis] / axis.extent), 1.0)
-        return total
-
-    def block(self, scope: frozenset[Axis]) -> np.ndarray:
-        """Elements of one block over a scope."""
-        if scope not in self._blocks:
-            total = self.one.copy()
-            for axis in scope:
-                if axis in self.tile:
-                    total *= self.tile[axis]
-            self._blocks[scope] = total
-        return self._blocks[scope]
-
-    def seconds(self) -> tuple[np.ndarray, list[str]]:
-        d = self.device
-        programs = prod((np.where(self.grid[a], self.count[a], 1.0) for a in self.work.axes), start=self.one)
+    def seconds(self) -> tuple[np.ndarray, list[str], np.ndarray]:
+        """Seconds of each schedule; the names of the units, and the seconds that each takes."""
+        d, programs = self.device, self.over.programs
         residents = np.ceil(programs / d.multiprocessors) * d.multiprocessors
         busy = programs / residents
         few = np.minimum(1.0, programs / d.multiprocessors * 2.0)  # two programs a multiprocessor saturate memory
@@ -164,40 +130,28 @@ class _Pricing:
         stack = np.stack(list(terms.values()))
         top = stack.max(0)
         seconds = d.launch_seconds + top + OVERLAP_LOSS * (stack.sum(0) - top)
-        seconds = np.where(self.fits(), seconds, np.inf)
-        names = [list(terms)[i] for i in stack.argmax(0)]
-        return seconds, [n if t > d.launch_seconds / 2 else "launch" for n, t in zip(names, top, strict=True)]
+        return np.where(self.fits(), seconds, np.inf), list(terms), stack
 
-    def passes(self, scope: frozenset[Axis], passes: int) -> np.ndarray:
-        """Repetitions by consecutive loops, which a resident axis does not need."""
-        if passes == 1:
-            return self.one
-        looped = sum((self.loop[a] for a in scope if a in self.loop), start=0.0 * self.one)
-        return np.where(looped > 0, float(passes), 1.0)
-
-    def executed(self, scope: frozenset[Axis], passes: int) -> np.ndarray:
-        """Points evaluated in all."""
-        if (scope, passes) not in self._executed:
-            self._executed[scope, passes] = self.volume(scope) * self.repeats(scope) * self.passes(scope, passes)
-        return self._executed[scope, passes]
+    def executed(self, scope: int, passes: int) -> np.ndarray:
+        return self.over.executed(scope, passes, self.asked.visited)
 
     @cached_property
     def l2_nbytes(self) -> np.ndarray:
-        total = self.one * sum(o.nbytes for o in self.work.kernel.outputs)
-        for r in self.work.reads:
-            total = total + self.executed(r.scope, r.passes) * r.element_nbytes
+        total = self.over.one * self.asked.stored_nbytes
+        for scope, passes, element_nbytes in self.asked.reads:
+            total = total + self.executed(scope, passes) * element_nbytes
         return total
 
     def dram_nbytes(self) -> np.ndarray:
-        compulsory = self.work.nbytes
+        compulsory = self.asked.nbytes
         extra = np.maximum(self.l2_nbytes - compulsory, 0.0)
         overflow = min(1.0, max(0.0, compulsory / self.device.l2_nbytes - 0.6))
         return compulsory + MISS * overflow * extra
 
     def tensor_seconds(self) -> np.ndarray:
-        total = 0.0 * self.one
-        for c in self.work.contractions:
-            rows, columns = self.block(c.rows), self.block(c.columns)
+        total = 0.0 * self.over.one
+        for c in self.asked.products:
+            rows, columns = self.over.block(c.rows), self.over.block(c.columns)
             peak = self.device.contraction_flops(c.dtype)
             intensity = rows * columns / (rows + columns)
             efficiency = self.device.tensor_efficiency * np.minimum(1.0, intensity / 48.0)
@@ -208,49 +162,34 @@ class _Pricing:
         return total
 
     def unit_seconds(self, unit: str, rate: float) -> np.ndarray:
-        total = 0.0 * self.one
-        for (scope, u, passes), operations in self.work.work.items():
+        total = 0.0 * self.over.one
+        for u, scope, passes, operations in self.asked.work:
             if u == unit:
                 total = total + self.executed(scope, passes) * operations
         return total / rate
 
-    def folds(self) -> int:
-        """Reductions of the block that a contraction makes."""
-        blocks = [c.term.axes for c in self.work.contractions]
-        made = {c.term for c in self.work.contractions}
-        folded = (t for t in self.work.kernel.terms if t.bound is not None and t not in made)
-        return sum(any(t.args[0].axes >= block for block in blocks) for t in folded)
-
     def fits(self) -> np.ndarray:
         """Registers for what is alive at once, shared memory for the operands of contractions."""
-        accumulators, shapes, widest = 0.0 * self.one, set[frozenset[Axis]](), 0
-        outputs = frozenset(self.work.kernel.axes)
-        for t in self.work.kernel.terms:
-            if t.head == "const" or (t in self.work.absorbed and t.bound is None):
-                continue
-            if t.head in ("reduce", "online"):
-                accumulators = accumulators + self.block(t.axes) * 4
-            else:
-                shapes.add(t.axes)
-                widest += t.head in SCALARS and sum(a.axes >= outputs for a in t.args) > 1
-        largest = np.max([0.0 * self.one, *(self.block(axes) * 4 for axes in shapes)], axis=0)
-        operand, unrolled, scalar_dots = 0.0 * self.one, 0.0 * self.one, False
-        for c in self.work.contractions:
-            nbytes = (self.block(c.rows | {c.k}) + self.block(c.columns | {c.k})) * DTYPES[c.dtype].nbytes
+        asked, block, nothing = self.asked, self.over.block, 0.0 * self.over.one
+        accumulators = sum((block(scope) * 4 for scope in asked.accumulators), start=nothing)
+        largest = np.max([nothing, *(block(scope) * 4 for scope in asked.blocks)], axis=0)
+        operand, unrolled, scalar_dots = nothing, nothing, False
+        for c in asked.products:
+            nbytes = (block(c.rows | c.k) + block(c.columns | c.k)) * DTYPES[c.dtype].nbytes
             operand = operand + c.products * nbytes
             if c.split:
-                accumulators = accumulators + self.block(c.rows | c.columns) * 4  # the sum of the small parts
+                accumulators = accumulators + block(c.rows | c.columns) * 4  # the sum of the small parts
             if c.dtype not in self.device.tensor_flops:
                 scalar_dots = True
                 unrolled = unrolled + 3 * nbytes * bool(c.computed)
         # beside an accumulator a short epilogue is computed in pieces, a long one, or several folds, keep whole blocks
-        copies = 2.0 if not self.work.contractions else 1.0 if widest > 3 or self.folds() > 2 else 0.5
+        copies = 2.0 if not asked.products else 1.0 if asked.widest > 3 or asked.folds > 2 else 0.5
         registers = accumulators + copies * largest
         per_thread = 224
         if self.device.compute_capability < 90:  # operands pass through registers
             registers, per_thread = registers + operand, 176
-        limit = np.minimum(self.warps * 32 * per_thread * 4, REGISTER_NBYTES * 0.9)
+        limit = np.minimum(self.over.warps * 32 * per_thread * 4, REGISTER_NBYTES * 0.9)
         if scalar_dots:  # unrolled multiply-adds: more than 64 accumulators a thread spill, computed operands sooner
             registers = registers + unrolled
-            limit = np.minimum(limit, self.warps * 32 * (64 + 32) * 4)
-        return (registers <= limit) & (operand * self.stages <= self.device.shared_nbytes * 0.95)
+            limit = np.minimum(limit, self.over.warps * 32 * (64 + 32) * 4)
+        return (registers <= limit) & (operand * self.over.stages <= self.device.shared_nbytes * 0.95)

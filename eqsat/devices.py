@@ -35,6 +35,9 @@ class Device:
     tensor_efficiency: float = 0.8
     arrays: bool = False  # runs array programs, one operation after the other, instead of kernels
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     def contraction_flops(self, dtype: str) -> float:
         """Peak rate of contractions whose operands have this dtype."""
         if dtype in self.tensor_flops:

@@ -22,6 +22,7 @@ from eqsat.notation import Kernel, Stored, Tensor, Term, dimension_indices, subs
 from eqsat.regions import Region, computed_inside, loads_in, retarget
 from eqsat.schedule import Schedule, power_of_two, schedules
 from eqsat.split import chunk_length, split, splittable
+from eqsat.traversal import positions
 from eqsat.work import Work
 
 PER_ENTITY = 20  # ranked fragments priced per storable tensor
@@ -174,7 +175,7 @@ class Pool:
 
     def _candidate(self, e: Entity, fragment: Fragment) -> Candidate:
         choice = self._cones.choice(fragment)
-        needs = frozenset(x.number for x in self.entities if fragment.leaves & x.bit)
+        needs = frozenset(positions(fragment.leaves))
         rules = frozenset(row.rule for row in choice.values() if row.rule)
         computed = (c for c, row in choice.items() if row.head != "load" or row.data[0] not in self._stored)
         rules = rules.union(*(self._bypassed.get(c, ()) for c in computed))

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from math import prod
+from typing import NamedTuple, overload
 
 from eqsat.index import Axis
 from eqsat.scalars import DTYPES
 from eqsat.tile import TileAxis
+from eqsat.traversal import Option, Traversals, Way, positions
 from eqsat.work import RESIDENT_K, Work
 
 SMALLEST_DOT = 16
@@ -39,7 +42,25 @@ class Schedule:
         return f"{tiles}; {self.num_warps} warps, {self.num_stages} stages"
 
 
-Option = tuple[int, str]  # tile, role
+class Schedules(Sequence[Schedule]):
+    """The schedules worth pricing of one kernel, each built when it is asked for."""
+
+    def __init__(self, axes: tuple[Axis, ...], traversals: Traversals) -> None:
+        self._axes, self.traversals = axes, traversals
+
+    def __len__(self) -> int:
+        return len(self.traversals.ways)
+
+    @overload
+    def __getitem__(self, index: int) -> Schedule: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Schedule]: ...
+    def __getitem__(self, index: int | slice) -> Schedule | list[Schedule]:
+        if isinstance(index, slice):
+            return [self[n] for n in range(*index.indices(len(self)))]
+        way = self.traversals.ways[index]
+        axes = tuple(TileAxis(axis, tile, role) for axis, (tile, role) in zip(self._axes, way.axes, strict=True))
+        return Schedule(axes, way.num_warps, way.num_stages, way.group)
 
 
 def power_of_two(n: int) -> int:
@@ -47,10 +68,10 @@ def power_of_two(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
-def schedules(work: Work) -> list[Schedule]:
+def schedules(work: Work) -> Schedules:
     """The schedules worth pricing, in a fixed order."""
     if work.scans and work.contractions:
-        return []  # a scan of products is two kernels
+        return Schedules(work.axes, Traversals((), []))  # a scan of products is two kernels
     options = (
         _scanning(work)
         if work.scans
@@ -60,37 +81,58 @@ def schedules(work: Work) -> list[Schedule]:
         if work.bound_axes
         else _pointwise(work)
     )
-    found: list[Schedule] = []
-    for axes in product(*([TileAxis(a, tile, role) for tile, role in options[a]] for a in work.axes)):
-        if _consistent(work, axes):
-            found.extend(_with_warps(work, axes))
+    position = {axis: n for n, axis in enumerate(work.axes)}
+
+    def mask(axes: Iterable[Axis]) -> int:
+        return sum(1 << position[a] for a in axes)
+
+    space = _Space(
+        tuple(a.extent for a in work.axes),
+        tuple(tuple(options[a]) for a in work.axes),
+        len(work.kernel.axes),
+        () if work.contractions else tuple((position[axis], position[bound]) for axis, bound in work.follows.items()),
+        tuple(sorted({(*sorted((mask(c.rows), mask(c.columns))),) for c in work.contractions})),
+        _on_matrix_units(work),
+    )
+    return Schedules(work.axes, _traversals(space))
+
+
+class _Space(NamedTuple):
+    """What the schedules of a kernel depend on; axes are positions."""
+
+    extents: tuple[int, ...]
+    options: tuple[tuple[Option, ...], ...]
+    written: int  # these axes come first
+    follows: tuple[tuple[int, int], ...]  # output axes that are traversed like a reduced one
+    contractions: tuple[tuple[int, ...], ...]  # masks of their rows and of their columns
+    matrix: bool
+
+
+@lru_cache(maxsize=1 << 10)
+def _traversals(space: _Space) -> Traversals:
+    """Every schedule of a space, up to `LIMIT`."""
+    found: list[Way] = []
+    for axes in product(*space.options):
+        if all(axes[axis] == axes[bound] for axis, bound in space.follows if axes[axis][1] != "grid"):
+            found.extend(_with_warps(space, axes))
         if len(found) >= LIMIT:
             break
-    return found
+    return Traversals(space.extents, found)
 
 
-def _consistent(work: Work, axes: Sequence[TileAxis]) -> bool:
-    """Without contractions, an output axis is traversed like the reduced axis that it follows."""
-    if work.contractions or not work.follows:
-        return True
-    way = {t.axis: (t.tile, t.role) for t in axes}
-    return all(way[axis] == way[bound] for axis, bound in work.follows.items() if way[axis][1] != "grid")
-
-
-def _with_warps(work: Work, axes: tuple[TileAxis, ...]) -> list[Schedule]:
-    written = len(work.kernel.axes)  # these axes come first
-    block = prod([t.tile for t in axes[:written]])
-    if work.contractions:
-        tile = {t.axis: t.tile for t in axes}
-        block = max(block, *(prod([tile[a] for a in c.rows | c.columns]) for c in work.contractions))
-        several = {t.axis for t in axes if t.role == "grid" and t.tile < t.axis.extent}
-        shared = any(several & c.rows and several & c.columns for c in work.contractions)  # neighbours can share operands in L2
-        scalar = not _on_matrix_units(work)
-        warps = (4, 8) if block >= 8192 or (scalar and block >= 4096) else (4,)
-        return [Schedule(axes, w, stages, 8 if shared else 1) for w in warps for stages in (3, 2)]
-    programs_tile = prod([t.tile for t in axes if t.role == "grid"])
-    block = max(block, programs_tile * prod([t.tile for t in axes[written:]]))
-    return [Schedule(axes, min(16, max(1, power_of_two(block // 256))), 2, 1)]  # eight elements a thread
+def _with_warps(space: _Space, axes: tuple[Option, ...]) -> list[Way]:
+    tiles = [tile for tile, _ in axes]
+    block = prod(tiles[: space.written])
+    if space.contractions:
+        block = max(block, *(prod(tiles[n] for n in positions(rows | columns)) for rows, columns in space.contractions))
+        extents = zip(axes, space.extents, strict=True)
+        several = sum(1 << n for n, ((tile, role), extent) in enumerate(extents) if role == "grid" and tile < extent)
+        shared = any(several & rows and several & columns for rows, columns in space.contractions)  # neighbours share in L2
+        warps = (4, 8) if block >= 8192 or (not space.matrix and block >= 4096) else (4,)
+        return [Way(axes, w, stages, 8 if shared else 1) for w in warps for stages in (3, 2)]
+    programs_tile = prod(tile for tile, role in axes if role == "grid")
+    block = max(block, programs_tile * prod(tiles[space.written :]))
+    return [Way(axes, min(16, max(1, power_of_two(block // 256))), 2, 1)]  # eight elements a thread
 
 
 def _on_matrix_units(work: Work) -> bool:

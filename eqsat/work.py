@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
+from typing import NamedTuple
 
 from eqsat.index import Axis, Dynamic, Index, flatten
 from eqsat.limits import limits_of, visited
@@ -17,6 +18,7 @@ SECTOR_NBYTES = 32  # the least that DRAM and L2 move
 RESIDENT_K = 128  # a contracted axis up to this extent is held whole
 SCANNING = 4.0  # operations of a scan for each element
 SPLITTING = 8  # operations that take a float32 number apart
+TERMS = 1 << 15  # of which facts are kept: kernels have most terms in common
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,7 @@ class Contraction:
         return PARTS if self.split else 1
 
 
-@dataclass(frozen=True)
-class Read:
+class Read(NamedTuple):
     """A load and how often it is repeated when a reduction axis is traversed by loops."""
 
     tensor: Tensor
@@ -59,7 +60,8 @@ class Work:
         self.axes: tuple[Axis, ...] = (*kernel.axes, *self.bound_axes)
         self.passes = _passes(kernel)
         found = (contraction(t) for t in kernel.terms)
-        self.contractions = [replace(c, passes=self.passes.get(c.term, 1)) for c in found if c is not None]
+        repeated = self.passes.keys()
+        self.contractions = [replace(c, passes=self.passes[c.term]) if c.term in repeated else c for c in found if c is not None]
         self.absorbed = self._inside_contractions()
 
     def _inside_contractions(self) -> set[Term]:
@@ -107,11 +109,7 @@ class Work:
 
     @cached_property
     def reads(self) -> list[Read]:
-        return [
-            Read(t.tensor, t.axes, self.passes.get(t, 1), element_nbytes(t.tensor, t.indices))
-            for t in self.kernel.terms
-            if t.head == "load"
-        ]
+        return [Read(t.tensor, t.axes, self.passes.get(t, 1), _loaded_nbytes(t)) for t in self.kernel.terms if t.head == "load"]
 
     @cached_property
     def contiguous_axes(self) -> list[Axis]:
@@ -182,6 +180,12 @@ def element_nbytes(tensor: Tensor, indices: tuple[Index, ...]) -> int:
     return max(own, min(SECTOR_NBYTES, own * min((abs(c) for _, c in atoms), default=1)))
 
 
+@lru_cache(maxsize=TERMS)
+def _loaded_nbytes(t: Term) -> int:
+    return element_nbytes(t.tensor, t.indices)
+
+
+@lru_cache(maxsize=TERMS)
 def contraction(t: Term) -> Contraction | None:
     """A term as a contraction, or None."""
     if t.head == "reduce" and t.data[0] == "sum" and t.args[0].head == "mul":
@@ -213,17 +217,26 @@ def _operand_dtype(x: Term) -> str:
 
 
 def _passes(kernel: Kernel) -> dict[Term, int]:
-    """How many loops over a bound axis evaluate each term, if that axis is traversed by loops.
+    """How many loops over a bound axis evaluate each term, if that axis is traversed by loops; one, where nothing is said.
 
     A reduction that depends on another over the same axis needs a later loop; what both use is evaluated in both.
     """
     phase: dict[Term, int] = {}
-    used: dict[Term, dict[Axis, set[int]]] = defaultdict(lambda: defaultdict(set))
     for t in kernel.terms:
-        if (k := t.bound) is not None:
-            below = dict.fromkeys(u for a in t.args for u in a.walk())
-            phase[t] = 1 + max((phase[u] for u in below if u.bound == k and u in phase), default=0)
-            for u in below:
-                if k in u.axes:
-                    used[u][k].add(phase[t])
+        if t.bound is not None:
+            phase[t] = 1 + max((phase[u] for u in _along(t) if u.bound == t.bound), default=0)
+    if all(n == 1 for n in phase.values()):
+        return {}
+    used: dict[Term, dict[Axis, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for t, n in phase.items():
+        for u in _along(t):
+            if t.bound in u.axes:
+                used[u][t.bound].add(n)
     return {t: prod(len(phases) for phases in by_axis.values()) for t, by_axis in used.items()}
+
+
+@lru_cache(maxsize=TERMS)
+def _along(t: Term) -> tuple[Term, ...]:
+    """The terms below a reduction that vary along its axis, or bind it too."""
+    below = dict.fromkeys(u for a in t.args for u in a.walk())
+    return tuple(u for u in below if t.bound in u.axes or u.bound == t.bound)
