@@ -35,7 +35,7 @@ def onnx_rewritten(size: Size, graph: Graph) -> Any:
 
 
 def stablehlo_as_written(size: Size, graph: Graph) -> str:
-    return jax.export.export(jax.jit(flat_function(size)))(*jax.tree.leaves(size.args)).mlir_module()
+    return jax.export.export(jax.jit(flat_function(size), keep_unused=True))(*jax.tree.leaves(size.args)).mlir_module()
 
 
 def stablehlo_rewritten(size: Size, graph: Graph) -> str:
