@@ -2,7 +2,8 @@
 
 The tier is the contract. "exact": the same bits. "reassociate": on ordinary data within rounding of one another, in float64
 and in the operands' own dtype, and finite where the other is; NaN and infinities stay where they were. "fast": within
-rounding on finite data.
+rounding on finite data, and makes no NaN of finite data unless something overflows or
+underflows.
 A rule that no instance satisfies fails too, and one that makes a small e-graph grow without end.
 """
 
@@ -154,7 +155,8 @@ def _rounding(axes: tuple[Axis, ...], a: Array, b: Array, left: Term, right: Ter
             both = np.isfinite(one) & np.isfinite(other)
             far = both & (np.abs(one - other) > bound)
             unsure = np.isfinite(x) & np.isfinite(y) & ~np.isfinite(bound)
-            lost = (np.isfinite(one) != np.isfinite(other)) & ~unsure & (not fast)
+            lost = (np.isfinite(one) > np.isfinite(other)) if fast else (np.isfinite(one) != np.isfinite(other))
+            lost &= ~unsure & (not fast or (wide and not bounds.leaves_range))
         where = "in float64" if wide else f"in {left.dtype}"
         if (found := _first(axes, one, other, far, f"equal up to rounding {where}")) is not None:
             return found

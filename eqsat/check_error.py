@@ -43,6 +43,12 @@ class Bounds:
             value, error = self._done[term]
             return self._run.broadcast(value, axes), self._run.broadcast(error, axes)
 
+    @property
+    def leaves_range(self) -> bool:
+        """True if a value met on the way overflows, or an exponential underflows."""
+        met = [(t.head, value.array) for t, (value, _) in self._done.items() if is_float(t.dtype)]
+        return any(np.isinf(array).any() or (head in ("exp", "exp2") and not np.all(array)) for head, array in met)
+
     def _unit(self, dtype: str) -> float:
         return float(jnp.finfo("float64" if self.wide else dtype).eps)
 

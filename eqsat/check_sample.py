@@ -24,14 +24,10 @@ Array = Any
 Value = Term | Axis | str | float
 
 
-@dataclass(frozen=True, eq=False)
-class Instance:
-    """A binding of a rule's variables, with the arrays of the tensors that its terms load."""
+class Bound:
+    """What variables stand for, and so what patterns do."""
 
-    rule: Rule
-    values: Mapping[str, Value]
-    arrays: Mapping[Tensor, Array]
-    mode: str
+    values: Mapping[str, Value]  # of variables, by name
 
     # --- what guards ask (eqsat.guard.Binding)
 
@@ -66,25 +62,7 @@ class Instance:
     def range(self, pattern: Pattern) -> Range:
         return range_of(self.term(pattern))
 
-    @property
-    def admitted(self) -> bool:
-        """True if the conditions hold and every literal of the left side is a value of its dtype."""
-        if not all(guard.holds(self) for guard in self.rule.equation.guards):
-            return False
-        try:
-            return all(is_value(notation.const_value(t), t.dtype) for t in self.left.walk() if t.head == "const")
-        except TypeError:
-            return False
-
-    # --- the sides
-
-    @property
-    def left(self) -> Term:
-        return self.term(self.rule.equation.left)
-
-    @property
-    def right(self) -> Term:
-        return self.term(self.rule.equation.right)
+    # --- terms
 
     def term(self, pattern: Pattern, like: str = "float32") -> Term:
         """The term of a pattern; a literal without a dtype of its own has that of its neighbours."""
@@ -112,6 +90,34 @@ class Instance:
             like = self.term(typed[bare.index(False)], like).dtype
         first = (self.term(pattern.args[0], "bool"),) if pattern.head == "where" else ()
         return notation.scalar(pattern.head, *first, *(self.term(a, like) for a in typed))
+
+
+@dataclass(frozen=True, eq=False)
+class Instance(Bound):
+    """A binding of a rule's variables, with the arrays of the tensors that its terms load."""
+
+    rule: Rule
+    values: Mapping[str, Value]
+    arrays: Mapping[Tensor, Array]
+    mode: str
+
+    @property
+    def admitted(self) -> bool:
+        """True if the conditions hold and every literal of the left side is a value of its dtype."""
+        if not all(guard.holds(self) for guard in self.rule.equation.guards):
+            return False
+        try:
+            return all(is_value(notation.const_value(t), t.dtype) for t in self.left.walk() if t.head == "const")
+        except TypeError:
+            return False
+
+    @property
+    def left(self) -> Term:
+        return self.term(self.rule.equation.left)
+
+    @property
+    def right(self) -> Term:
+        return self.term(self.rule.equation.right)
 
 
 _ARITHMETIC: dict[str, Any] = {
@@ -150,6 +156,7 @@ DTYPES_OF_KIND = {
 }
 NUMBERS = (0.0, 1.0, -1.0, 2.0, 0.5, 3.0, -7.0, 10.0, 0.10009765625, 100.0, 1024.0, 0.0078125, float("inf"), float("-inf"), 1e30)
 SPECIAL = (float("nan"), float("inf"), float("-inf"), -0.0, 0.0, 1.0, -1.0, 2.0)
+PALETTES = (SPECIAL, SPECIAL[1:3], SPECIAL[1:5])  # of an instance: few values meet one another more often
 MODES = {
     "exact": ("ordinary", "special", "whole", "wide", "extreme", "special"),
     "reassociate": ("ordinary", "offset", "whole", "special", "ordinary", "nan"),
@@ -165,6 +172,7 @@ class Sampler:
         self.rng = np.random.default_rng([seed, *rule.name.encode()])
         self.bounded = {p.data for g in rule.equation.guards for p in g.bounded}
         self.rank = 0  # of the scale that most values of an instance have
+        self.palette = SPECIAL
 
     def instances(self, count: int, tries: int = 60) -> Iterator[Instance]:
         """Instances whose conditions hold, at most `count`."""
@@ -185,6 +193,7 @@ class Sampler:
         arrays: dict[Tensor, Array] = {}
         axes = self._axes()
         self.rank = int(self.rng.integers(5))
+        self.palette = PALETTES[int(self.rng.integers(len(PALETTES)))]
         for name, sort in self.rule.sorts.items():
             if sort is AxisSort:
                 values[name] = axes[name]
@@ -295,7 +304,7 @@ class Sampler:
             case "whole":
                 return self.rng.integers(-3, 4, shape).astype(float)
             case "special":
-                return np.where(self.rng.random(shape) < 0.5, self.rng.choice(SPECIAL, shape), plain)
+                return np.where(self.rng.random(shape) < 0.5, self.rng.choice(self.palette, shape), plain)
             case "nan":
                 return np.where(self.rng.random(shape) < 0.25, np.nan, plain)
             case "wide":

@@ -106,10 +106,16 @@ def _scan(combine: np.ufunc) -> Any:
     return wrapped
 
 
+def _where(condition: Array, a: Array, b: Array) -> Array:
+    """NumPy's, but a Python number has the dtype of the other operand: NumPy makes bfloat16 and NaN float32."""
+    return np.where(condition, np.asarray(a, b.dtype) if isinstance(a, float) else a, b)
+
+
 jnp = SimpleNamespace(
     **{n: getattr(np, n) for n in ("arange", "full", "reshape", "transpose", "broadcast_to", "pad", "flip", "take")},
-    **{n: getattr(np, n) for n in ("max", "min", "all", "any", "maximum", "minimum", "abs", "floor", "ceil", "where")},
+    **{n: getattr(np, n) for n in ("max", "min", "all", "any", "maximum", "minimum", "abs", "floor", "ceil")},
     **{n: _rounded_once(getattr(np, n)) for n in ("exp", "exp2", "expm1", "log", "log1p", "tanh", "sqrt", "sin", "cos")},
+    where=_where,
     isfinite=np.isfinite,
     rint=np.rint,
     nan=np.nan,

@@ -149,7 +149,7 @@ def rule(
         sorts = {p: _sort_of(function, p, at) for p in inspect.signature(function).parameters if p not in family}
         try:
             equation = function(**{p: Pattern("variable", (), p, s) for p, s in sorts.items()}, **family)
-            _check(equation, sorts)
+            well_formed(equation, sorts)
         except (TypeError, ValueError) as error:
             raise type(error)(f"{at}: {error}") from error
         module = function.__module__.rsplit(".")[-1]
@@ -170,8 +170,8 @@ def _sort_of(function: Callable[..., Any], parameter: str, at: str) -> Sort:
     return sort
 
 
-def _check(equation: Equation, sorts: Mapping[str, Sort]) -> None:
-    """Mistakes that show when a rule is loaded."""
+def well_formed(equation: Equation, sorts: Mapping[str, Sort]) -> None:
+    """Raises TypeError or ValueError for mistakes that show when a rule is loaded."""
     if not isinstance(equation, Equation):
         raise TypeError(f"rewrite(...) or birewrite(...) as the result required, got {type(equation).__name__}")
     sides = [equation.left, equation.right] if equation.both_ways else [equation.left]

@@ -1,4 +1,4 @@
-"""The commands `eqsat rules ...`: list, show, check, new, try."""
+"""The commands `eqsat rules ...`: list, show, check, new, try, discover."""
 
 from __future__ import annotations
 
@@ -193,3 +193,43 @@ def try_rules(
     lines.append(f"{found.rows} e-nodes, {found.stopped}; fired: {', '.join(found.fired) or 'no rule'}")
     facts = {"forms": [{"term": str(f.term), "rules": f.rules} for f in found.forms], "rows": found.rows, "fired": found.fired}
     talk.show("\n".join(lines), lambda: facts, as_json)
+
+
+@command("discover", "--ops add,mul,sum,exp --size 3 -o found.py")
+def discover_rules(
+    talk: Talk,
+    names: Names = [],  # noqa: B006
+    ops: Annotated[str, typer.Option(help="Scalar operations and reductions; max is both.")] = "add,mul,sum,exp",
+    size: Annotated[int, typer.Option(min=1, help="Operations of a side, at most.")] = 3,
+    dtype: Annotated[str, typer.Option(help="Of the operands: its kind decides for which the laws are.")] = "float32",
+    literals: Annotated[str, typer.Option(metavar="NUMBERS", help="Literals that terms may use: '0,1'.")] = "",
+    tier: Annotated[str, typer.Option(help="The loosest that is looked for.", autocompletion=lambda: list(TIERS))] = "fast",
+    alone: Annotated[bool, typer.Option("--alone", help="Every law, not only what no given rule derives.")] = False,
+    seconds: Annotated[float, typer.Option(metavar="SECONDS", help="Afterwards, what was found so far.")] = 120.0,
+    out: Annotated[str, typer.Option("-o", metavar="FILE", help="Where to write the laws as a pack.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Laws that hold and that the given rules do not derive."""
+    from eqsat.discovery import Vocabulary, discover
+    from eqsat.discovery_text import pack_text
+
+    if tier not in TIERS:
+        raise ValueError(f"tier {tier!r}: one of {', '.join(TIERS)} required")
+    if out and Path(out).exists():
+        raise ValueError(f"{out}: a new file required, this one exists; choose another with -o")
+    words = Vocabulary.of(_words(ops), dtype, [float(w) for w in _words(literals)])
+    with talk.phase("enumerating terms"):
+        found = discover(words, size, () if alone else rules_named(names), TIERS[: TIERS.index(tier) + 1], seconds)
+    lines = [f"{f.rule.tier:11}  {f.rule.law}" for f in found.found]
+    lines.append(
+        f"{_count(found.rules)} kept of {found.candidates} pairs among {found.terms} terms; {found.derived} follow from others, "
+        f"{len(found.missed)} near misses; {found.stopped}"
+    )
+    if out and found.found:
+        Path(out).write_text(pack_text(found, f"`eqsat rules discover --ops {ops} --size {size}`"))
+        lines.append(f"wrote {out}; read it, then\n  eqsat rules check {out}")
+    talk.show("\n".join(lines), lambda: list(map(_as_dict, found.rules)), as_json)
+
+
+def _words(text: str) -> list[str]:
+    return text.replace(",", " ").split()

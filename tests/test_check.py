@@ -47,6 +47,16 @@ def quotient_of_products(x: Float, y: Float, z: Float, k: Axis):
     return rewrite(sum_(k, x * y) / sum_(k, x * z), sum_(k, x * (y / z)))
 
 
+@rule("fast", gives_up=LOSS)
+def log_of_product_of_any_sign(a: Float, b: Float):
+    return rewrite(log(a * b), log(a) + log(b))
+
+
+@rule("fast", gives_up=LOSS)
+def root_of_absolute(a: Float):
+    return rewrite(op("sqrt", op("abs", a)), op("sqrt", a))
+
+
 @rule("reassociate", gives_up=LOSS)
 def associate_without_conditions(a: Float, b: Float, c: Float, k: Axis, l: Axis):  # noqa: E741
     return rewrite(sum_(k, sum_(l, a * b) * c), sum_(l, a * sum_(k, b * c)))

@@ -268,6 +268,17 @@ def test_narrow_sums_keep_growing(xp):
     assert evaluate(reduce("sum", r, load(x, (I(r),))), (), {x: jnp.ones(70000, "bfloat16")}, xp) == 70144
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8_e5m2", "float8_e4m3fn", "float32", "float64"])
+def test_a_rounded_product_has_its_own_dtype_in_numpy_too(dtype):
+    a, b, c = (load(Tensor(n, (64,), dtype), [Index.of(Axis("x0", 64))]) for n in "abc")
+    rng = np.random.default_rng(0)
+    arrays = {t.tensor: rng.uniform(0.5, 2, 64).astype(jnp.dtype(dtype)) for t in (a, b, c)}
+    got = evaluate(scalar("add", scalar("mul", a, b), c), (Axis("x0", 64),), arrays, np)
+    x, y, z = arrays.values()
+    assert got.dtype == x.dtype
+    np.testing.assert_array_equal(got.astype(float), (x * y + z).astype(float))
+
+
 def test_narrow_operations_round_one_by_one():
     x = Tensor("x", (2,), "bfloat16")
     a = Axis("x0", 2)
