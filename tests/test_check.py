@@ -299,7 +299,7 @@ def test_the_counterexample_is_small_and_spelled_out():
     problem = check_rule(scale_out_of_max).problem
     assert "k of extent 2" in problem and "s = " in problem
     problem = check_rule(sum_of_what_does_not_vary).problem
-    assert problem.splitlines()[2:] == ["with     a = 1 (float64), k of extent 2", "left     sum(k, a) = 2", "right    a = 1"]
+    assert problem.splitlines()[2:] == ["with     a = 1 (float32), k of extent 2", "left     sum(k, a) = 2", "right    a = 1"]
 
 
 def test_the_same_seed_gives_the_same_verdict():
