@@ -156,7 +156,11 @@ DTYPES_OF_KIND = {
 }
 NUMBERS = (0.0, 1.0, -1.0, 2.0, 0.5, 3.0, -7.0, 10.0, 0.10009765625, 100.0, 1024.0, 0.0078125, float("inf"), float("-inf"), 1e30)
 SPECIAL = (float("nan"), float("inf"), float("-inf"), -0.0, 0.0, 1.0, -1.0, 2.0)
-PALETTES: tuple[tuple[float, ...], ...] = (SPECIAL, SPECIAL[1:3], SPECIAL[1:5])  # of an instance: few values meet one another more often
+PALETTES: tuple[tuple[float, ...], ...] = (
+    SPECIAL,
+    SPECIAL[1:3],
+    SPECIAL[1:5],
+)  # of an instance: few values meet one another more often
 MODES = {
     "exact": ("ordinary", "special", "whole", "wide", "extreme", "special"),
     "reassociate": ("ordinary", "offset", "whole", "special", "ordinary", "nan"),
