@@ -184,7 +184,9 @@ class Pool:
     def _priced_candidate(
         self, produces: tuple[Entity, ...], needs: frozenset[int], terms: tuple[Term, ...], rules: frozenset[str]
     ) -> Candidate:
-        outputs = tuple(_store(e.tensor, t) for e, t in zip(produces, terms, strict=True))
+        names = _output_names(produces)
+        terms = tuple(substitute(t, {a: Index.of(b) for a, b in names.items()}) for t in terms)
+        outputs = tuple(_store(e.tensor, t, names) for e, t in zip(produces, terms, strict=True))
         kernel = Kernel(produces[0].tensor.name, outputs, self._hiding)
         if terms not in self._priced:
             work = Work(kernel)
@@ -395,9 +397,18 @@ def _cheapest(candidates: list[Candidate], price: Callable[[Candidate], float] =
     return [c for c in candidates if id(c) in kept]
 
 
-def _store(tensor: Stored, term: Term) -> Stored:
-    assert term.axes <= set(tensor.axes), f"{tensor}: a term over {tensor.axes}, got {term} over {sorted(term.axes)}"
-    return Stored(tensor.name, tensor.shape, tensor.dtype, term, tensor.axes)
+def _output_names(produces: Iterable[Entity]) -> dict[Axis, Axis]:
+    """Names of output axes for those that reductions bind where a stored part is used: inside of it they may be bound anew."""
+    axes = dict.fromkeys(a for e in produces for a in e.axes)
+    taken = {a.name for a in axes}
+    names = (name for n in count() if (name := f"x{n}") not in taken)
+    return {a: Axis(next(names), a.extent) for a in axes if a.name.startswith("r")}
+
+
+def _store(tensor: Stored, term: Term, names: dict[Axis, Axis]) -> Stored:
+    axes = tuple(names.get(a, a) for a in tensor.axes)
+    assert term.axes <= set(axes), f"{tensor}: a term over {axes}, got {term} over {sorted(term.axes)}"
+    return Stored(tensor.name, tensor.shape, tensor.dtype, term, axes)
 
 
 def _over(axes: Iterable[Axis], term: Term) -> Term:

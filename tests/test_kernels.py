@@ -6,6 +6,7 @@ import pytest
 
 import eqsat
 import examples
+from benchmarks.workloads import workloads
 from eqsat.lower import lower
 from eqsat.notation import Kernel
 from eqsat.scalars import DTYPES
@@ -79,3 +80,14 @@ def test_kernels_compile_without_spills(name, target):
         assert report.spills <= SPILLS.get(name, 0), (planned.name, str(planned.schedule), report)
         if any(DTYPES[c.dtype].nbytes < 4 for c in Work(planned.kernel).contractions):
             assert report.matrix_instructions > 0, planned.name
+
+
+def test_output_axes_are_never_bound_inside():
+    """A stored part has the axes of the reductions that use it, which its own reductions may bind anew."""
+    low_rank = next(w for w in workloads() if w.name == "low rank").full
+    program = eqsat.optimize(low_rank.fn, *low_rank.args, target="h100", cache=False)
+    assert any("part" in o.name for k in program.kernels for o in k.kernel.outputs)
+    for planned in program.kernels:
+        bound = {t.bound.name for t in planned.kernel.terms if t.bound is not None}
+        written = {a.name for o in planned.kernel.outputs for a in o.axes}
+        assert not bound & written, planned.formula
