@@ -30,6 +30,7 @@ import jax.extend.core as jex
 import numpy as np
 
 from eqsat import control, names
+from eqsat.expansion import expansion
 
 _WIDE = {"int64", "uint64", "float64", "complex128"}
 
@@ -373,6 +374,9 @@ class _Inliner:
             branches = equation.params["branches"]
             taken = branches[min(max(int(operands[0].value), 0), len(branches) - 1)]
             return self.body(taken.jaxpr, taken.consts, operands[1:], (source, transposed))
+        if (function := expansion(equation)) is not None:
+            traced = jax.make_jaxpr(function)(*(v.aval for v in equation.invars))
+            return self.body(traced.jaxpr, traced.consts, operands, (source, transposed))
         outputs = tuple(Variable(v.aval) for v in equation.outvars)
         bodies = self.bodies(equation)
         self.equations.append(

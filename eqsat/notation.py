@@ -29,7 +29,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from eqsat.index import Axis, Dynamic, Index, Quotient, Remainder
-from eqsat.scalars import DTYPES, REDUCTIONS, SCALARS
+from eqsat.scalars import DTYPES, REDUCTIONS, SCALARS, element_nbytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
-        return self.size * DTYPES[self.dtype].nbytes
+        return self.size * element_nbytes(self.dtype)
 
     def __str__(self) -> str:
         return f"{self.name}: {self.dtype}[{','.join(map(str, self.shape))}]"

@@ -142,6 +142,7 @@ lax = SimpleNamespace(
     rsqrt=_rounded_once(lambda x: 1 / np.sqrt(x)),
     erf=_rounded_once(special.erf),
     erfc=_rounded_once(special.erfc),
+    erf_inv=_rounded_once(lambda x: special.erfinv(x.astype(np.float64))),
     optimization_barrier=lambda x: x,
     pow=_rounded_once(np.float_power),  # np.power takes the root of -0 for its half power
     sign=lambda x: np.where(np.asarray(x) == 0, x, np.sign(x)),

@@ -51,6 +51,13 @@ def _dtypes() -> dict[str, DType]:
 DTYPES: dict[str, DType] = _dtypes()
 
 
+def element_nbytes(dtype: str) -> int:
+    """Bytes of one element, also of what only calls of JAX work on: complex numbers, four-bit integers, random keys."""
+    if dtype in DTYPES:
+        return DTYPES[dtype].nbytes
+    return (8 if dtype == "key<fry>" else 16) if dtype.startswith("key<") else jnp.dtype(dtype).itemsize
+
+
 def is_float(dtype: str) -> bool:
     return DTYPES[dtype].kind == "float"
 
@@ -168,6 +175,7 @@ SCALARS: dict[str, ScalarOp] = {
         _special("cos", "jnp.cos({0})", "tl.cos({0})", 4.0),
         _special("erf", "lax.erf({0})", "tl.erf({0})", 6.0, increasing=True),
         _special("erfc", "lax.erfc({0})", "libdevice.erfc({0})", 6.0),
+        _special("erf_inv", "lax.erf_inv({0})", "libdevice.erfinv({0})", 8.0, increasing=True),
         ScalarOp("pow", 2, "lax.pow({0}, {1})", "libdevice.pow({0}, {1})", "special", 6.0, _FLOAT),
         ScalarOp("abs", 1, "jnp.abs({0})", "tl.abs({0})"),
         ScalarOp(

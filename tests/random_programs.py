@@ -204,6 +204,7 @@ def random_program(seed: int, steps: tuple[int, int] = (3, 12)) -> RandomProgram
 # --- elementwise ------------------------------------------------------------------------------------------------
 
 DISCRETE = ("floor", "ceil", "sign", "is_finite", "eq", "ne", "lt", "le", "gt", "ge")
+NOT_NARROW = ("erfc", "erf_inv")  # JAX does not have them for floats of 8 bits
 BITS = {"and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor", "not": "bitwise_not"}
 OTHERWISE = ("where", "quot", "rint", "rem", "pow")  # rows with a maker of their own below, or none under this name
 
@@ -216,6 +217,8 @@ def _scalar(name: str) -> None:
     def make(draft: Draft) -> None:
         sharp = name in DISCRETE
         x = draft.pick(row.kinds, sharp=sharp)
+        if name in NOT_NARROW and DTYPES[x.dtype].nbytes == 1:
+            return
         others = [draft.beside(x, sharp=sharp) for _ in range(row.arity - 1)]
         draft.step(fn, *(reversed([x, *others]) if others and draft.chance(0.3) else [x, *others]))
 
@@ -287,6 +290,24 @@ def sensitivities(draft: Draft) -> None:
     x = draft.pick(FLOAT)
     fn = draft.among((lambda a: jnp.sin(a) * jnp.cos(a), lambda a: jax.nn.gelu(a) * a, lambda a: jax.nn.silu(a) + a * a))
     draft.step(lambda a: jax.grad(lambda b: fn(b).sum())(a), x, rounds=True)
+
+
+@makes("bitcast_convert_type")
+def bitcast(draft: Draft) -> None:
+    """Of integers, and of a fraction with the exponent of 1, as random numbers are made."""
+    if draft.chance(0.5):
+        x = draft.fitting(draft.shape(), draft.among(("int32", "uint32")))
+        draft.step(lambda a: lax.bitcast_convert_type(a, "uint32" if x.dtype == "int32" else "int32"), x)
+    else:
+        x = draft.fitting(draft.shape(), "uint32")
+        draft.step(lambda a: lax.bitcast_convert_type((a * np.uint32(2654435761)) >> 9 | np.uint32(0x3F800000), "float32"), x)
+
+
+@makes("threefry2x32")
+def random_numbers(draft: Draft) -> None:
+    key, shape = draft.input((2,), "uint32"), draft.shape()
+    dtype = draft.among(("float32", "bfloat16", "float16"))
+    draft.step(lambda k: jax.random.uniform(jax.random.wrap_key_data(k), shape, dtype), key)
 
 
 # --- views ------------------------------------------------------------------------------------------------------
@@ -484,6 +505,17 @@ def highest(dtype: str) -> Any:
 _window("sum", lax.add, lambda dtype: 0)
 _window("max", lax.max, lowest)
 _window("min", lax.min, highest)
+
+
+@makes("select_and_scatter_add")
+def pooling_gradient(draft: Draft) -> None:
+    x = draft.pick(("float",), low=1, high=3, sharp=True)
+    size = [draft.number(1, min(3, max(n, 1))) for n in x.shape]
+    strides = [draft.number(1, 2) for _ in x.shape]
+    if DTYPES[x.dtype].nbytes > 1:
+        pool = lambda a: lax.reduce_window(a, lowest(x.dtype), lax.max, size, strides, draft_padding)  # noqa: E731
+        draft_padding = draft.among(("SAME", "VALID"))
+        draft.step(lambda a: jax.grad(lambda b: (pool(b) * 2).sum())(a), x, rounds=True)
 
 
 # --- contractions -----------------------------------------------------------------------------------------------

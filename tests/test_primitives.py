@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.extend.random import threefry2x32_p
+from jax.random import uniform
 from meaning import Example, bf16, bools, check, f32, ints, naive, same
 
 from eqsat.graph import Graph
@@ -59,6 +61,7 @@ def conv(x: tuple[int, ...], w: tuple[int, ...], **params: Any) -> Example:
     )
 
 
+WORDS = ints(5, low=0, dtype=np.uint32)
 BYTES = ints(3, 9, low=-127, high=127, dtype=np.int8)
 NHWC = ("NHWC", "HWIO", "NHWC")
 REVERSED_NAN = np.array([[1, np.nan, 3], [3, 3, 1], [-np.inf, -np.inf, -np.inf]], np.float32)
@@ -83,6 +86,13 @@ EXAMPLES: dict[str, list[Example]] = {
     ],
     "rem": [(lax.rem, (ints(9), ints(9, low=1)))],
     "pow": [(lax.pow, (f32(5, low=0.1), f32(5))), (lax.pow, (f32(5), ints(5)))],
+    "erf_inv": [(lax.erf_inv, (np.array([-1.0, -0.9, -0.0, 0.0, 0.3, 1.0, 2.0, np.nan], np.float32),))],
+    "threefry2x32": [(lambda a, b: threefry2x32_p.bind(a[0], a[1], b, b + 1), (WORDS[:2], WORDS))],
+    "bitcast_convert_type": [
+        (lambda x: lax.bitcast_convert_type(x, jnp.uint32), (ints(9),)),
+        (lambda x: lax.bitcast_convert_type(x + 1, jnp.int8), (ints(9, low=0, dtype=np.uint8),)),
+        *((lambda k, d=d: uniform(jax.random.wrap_key_data(k), (5, 3), d), (WORDS[:2],)) for d in ("float32", "bfloat16")),
+    ],
     "integer_pow": [
         *((lambda x, y=y: lax.integer_pow(x, y), (f32(3, 4),)) for y in (-3, -1, 2, 3, 7)),
         (lambda x: lax.integer_pow(x, 5), (ints(4),)),

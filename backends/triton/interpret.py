@@ -22,6 +22,7 @@ import ml_dtypes
 import numpy as np
 import triton.language as tl
 from numpy.typing import DTypeLike, NDArray
+from scipy import special
 from triton._utils import canonicalize_dtype
 from triton.runtime import interpreter as ti
 from triton.runtime.interpreter import FunctionRewriter, InterpreterBuilder, TensorHandle
@@ -382,6 +383,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "cos": np.cos,
     "erf": np.vectorize(math.erf, otypes=[np.float64]),
     "erfc": np.vectorize(math.erfc, otypes=[np.float64]),
+    "erfinv": special.erfinv,
     "exp": np.exp,
     "expm1": np.expm1,
     "floor": np.floor,

@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from eqsat.notation import Term, cast, const
+import jax.numpy as jnp
+import numpy as np
+
+from eqsat.notation import Stored, Term, cast, const, const_value
 from eqsat.primitives.fold import converted, scalar
-from eqsat.primitives.table import Opaque, Out, View, reads
+from eqsat.primitives.table import Opaque, Out, View, identity_load, reads
 from eqsat.scalars import DTYPES, SCALARS, is_float
 
 # Rows whose name is not a JAX primitive of the same meaning, and primitives with a reader of their own below.
@@ -127,3 +130,65 @@ def convert_element_type(out: Out, x: View, **_: Any) -> Term:
     if out.dtype == "bool" and x.dtype != "bool":
         return scalar("ne", x.term, const(0, x.dtype))
     return converted(out.dtype, x.term)
+
+
+@reads("threefry2x32", results=True)
+def threefry2x32(outs: tuple[Out, ...], key1: View, key2: View, x1: View, x2: View, **_: Any) -> tuple[Term, ...]:
+    """Threefry-2x32 of 20 rounds (Salmon et al. 2011): a key is added in every four."""
+
+    def number(value: int) -> Term:
+        return const(value, "uint32")
+
+    keys = (key1.term, key2.term, scalar("xor", scalar("xor", key1.term, key2.term), number(0x1BD11BDA)))
+    left, right = scalar("add", x1.term, keys[0]), scalar("add", x2.term, keys[1])
+    for block in range(5):
+        for turn in ((13, 15, 26, 6), (17, 29, 16, 24))[block % 2]:
+            left = scalar("add", left, right)
+            turned = (scalar("shift_left", right, number(turn)), scalar("shift_right_logical", right, number(32 - turn)))
+            right = scalar("xor", left, scalar("or", *turned))
+        left = scalar("add", left, keys[(block + 1) % 3])
+        right = scalar("add", scalar("add", right, keys[(block + 2) % 3]), number(block + 1))
+    return left, right
+
+
+@reads("bitcast_convert_type")
+def bitcast_convert_type(out: Out, x: View, **_: Any) -> Term:
+    """Integers of one size keep their bits in a conversion; bits with the exponent of 1 are 1 and a fraction."""
+    if x.dtype == out.dtype:
+        return x.term
+    if DTYPES[x.dtype].nbytes != DTYPES[out.dtype].nbytes or is_float(x.dtype):
+        raise Opaque("looks at the bits of a float")
+    if not is_float(out.dtype):
+        return cast(out.dtype, x.term)
+    format = jnp.finfo(out.dtype)
+    fraction = _beside(definition(x.term), int(np.ones((), format.dtype).view(x.dtype)))
+    if fraction is None or not below(fraction, format.nmant):
+        raise Opaque("makes a float of bits")
+    return scalar("add", const(1, out.dtype), scalar("mul", cast(out.dtype, fraction), const(2.0**-format.nmant, out.dtype)))
+
+
+def definition(term: Term) -> Term:
+    """The term of what is loaded, where that is an element of the same place."""
+    if term.head == "load" and isinstance(term.tensor, Stored) and term is identity_load(term.tensor):
+        return definition(term.tensor.term)
+    return term
+
+
+def _beside(term: Term, bits: int) -> Term | None:
+    """The other operand of ``x | bits``."""
+    if term.head == "or":
+        for this, other in (term.args, term.args[::-1]):
+            if this is const(bits, term.dtype):
+                return other
+    return None
+
+
+def below(term: Term, bits: int) -> bool:
+    """True if an unsigned value surely is less than 2**bits."""
+    term = definition(term)
+    row = DTYPES[term.dtype]
+    if row.kind != "uint" or 8 * row.nbytes <= bits:
+        return row.kind == "uint"
+    if term.head == "shift_right_logical" and term.args[1].head == "const":
+        return below(term.args[0], bits + int(const_value(term.args[1])))
+    return term.head == "cast" and below(term.args[0], bits)

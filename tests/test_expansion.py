@@ -1,0 +1,72 @@
+"""Primitives that are traced as programs over others give what the primitives give."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import eqsat
+from eqsat.graph import Graph
+from eqsat.read import read
+
+
+@pytest.mark.parametrize(("shape", "width"), [((), 32), ((4, 5), 32), ((7,), 8), ((2, 1, 3), 16), ((3, 2), 64)], ids=str)
+def test_random_bits_are_those_of_jax(shape, width):
+    with jax.enable_x64(width == 64):
+        key = jax.random.key(3)
+        graph = Graph.from_jax(lambda key: jax.random.bits(key, shape, f"uint{width}"), key)
+        assert "random_bits" not in {e.name for e in graph.equations}
+        np.testing.assert_array_equal(graph.evaluate(key)[0], jax.random.bits(key, shape, f"uint{width}"))
+
+
+def test_dropout_is_one_kernel_with_the_bits_of_jax():
+    def dropout(key, x):
+        return jnp.where(jax.random.bernoulli(key, 0.9, x.shape), jnp.tanh(x) / 0.9, 0.0)
+
+    key, x = jax.random.key(5), jnp.linspace(-2, 2, 33 * 20).reshape(33, 20)
+    program = eqsat.optimize(dropout, key, x, numerics="exact")
+    assert [call.name for call in program.calls] == ["random_unwrap"] and program.cost.launches == 1
+    np.testing.assert_array_equal(program(key, x) == 0, dropout(key, x) == 0)
+    assert program.validate()
+
+
+def test_many_keys_and_other_generators_stay_calls():
+    for key in (jax.random.split(jax.random.key(0), 3), jax.random.key(0, impl="rbg")):
+        draw = jax.vmap(lambda k: jax.random.bits(k, (4,))) if key.shape else lambda k: jax.random.bits(k, (4,))
+        graph = Graph.from_jax(draw, key)
+        assert "random_bits" in {e.name for e in graph.equations}
+        np.testing.assert_array_equal(graph.evaluate(key)[0], draw(key))
+
+
+TIES = np.array([[1, 1, 0, np.nan, 2], [1, 3, 3, 0, -np.inf], [-np.inf, -np.inf, np.nan, 5, 5], [2, 2, 2, 2, 2]], np.float32)
+
+
+@pytest.mark.parametrize("padding", ["SAME", "VALID", ((1, 0), (0, 1))], ids=str)
+@pytest.mark.parametrize("strides", [(1, 1), (2, 2), (3, 2)], ids=str)
+@pytest.mark.parametrize("fill", [-np.inf, np.inf], ids=["max", "min"])
+def test_gradient_of_pooling_selects_as_xla_does(padding, strides, fill):
+    """Ties, NaN and windows that hang over the edge; the sources are powers of two, so that sums are exact."""
+    combine = lax.max if fill < 0 else lax.min
+
+    def pooled(x):
+        return lax.reduce_window(x, np.float32(fill), combine, (3, 2), strides, padding)
+
+    source = np.exp2(np.arange(np.size(jax.eval_shape(pooled, TIES)), dtype=np.float32)).reshape(
+        jax.eval_shape(pooled, TIES).shape
+    )
+    backward = lambda x, s: jax.vjp(pooled, x)[1](s)[0]  # noqa: E731
+    graph = Graph.from_jax(backward, TIES, source)
+    assert "select_and_scatter_add" not in {e.name for e in graph.equations} and not read(graph).opaque
+    np.testing.assert_array_equal(graph.evaluate(TIES, source)[0], backward(TIES, source))
+
+
+def test_random_keys_and_complex_numbers_have_a_size():
+    """Calls of JAX on them stand beside kernels."""
+    key, x = jax.random.key(1), jnp.linspace(0, 1, 24).reshape(4, 6)
+    program = eqsat.optimize(lambda key, x: jax.random.split(key), key, x)
+    assert (jax.random.key_data(program(key, x)) == jax.random.key_data(jax.random.split(key))).all()
+    program = eqsat.optimize(lambda x: jnp.abs(jnp.fft.rfft(x * 2)) + 1, x)
+    np.testing.assert_allclose(program(x), jnp.abs(jnp.fft.rfft(x * 2)) + 1, rtol=1e-6)
