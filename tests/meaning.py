@@ -24,11 +24,19 @@ Example = tuple[Callable[..., Any], tuple[Any, ...]]
 def naive(term: Term, axes: tuple[Axis, ...], arrays: Mapping[Tensor, np.ndarray]) -> np.ndarray:
     shape = tuple(a.extent for a in axes)
     grid = dict(zip(axes, np.meshgrid(*map(np.arange, shape), indexing="ij"), strict=True))
-    value = _naive(term, grid, arrays)
-    return np.broadcast_to(value, shape)
+    return np.broadcast_to(_naive(term, grid, arrays, {}), shape)
 
 
-def _naive(term: Term, grid: dict[Axis, np.ndarray], arrays: Mapping[Tensor, np.ndarray]) -> np.ndarray:
+Known = dict[Term, np.ndarray]  # on one grid: terms share their parts
+
+
+def _naive(term: Term, grid: dict[Axis, np.ndarray], arrays: Mapping[Tensor, np.ndarray], known: Known) -> np.ndarray:
+    if term not in known:
+        known[term] = _of_parts(term, grid, arrays, known)
+    return known[term]
+
+
+def _of_parts(term: Term, grid: dict[Axis, np.ndarray], arrays: Mapping[Tensor, np.ndarray], known: Known) -> np.ndarray:
     if term.head == "const":
         return np.asarray(const_value(term), jnp.dtype(term.dtype))
     if term.head == "pos":
@@ -36,10 +44,10 @@ def _naive(term: Term, grid: dict[Axis, np.ndarray], arrays: Mapping[Tensor, np.
     if term.head == "reduce":
         name, axis = term.data
         size = {a: g[..., None] for a, g in grid.items()}
-        inner = _naive(term.args[0], size | {axis: np.arange(axis.extent)}, arrays)
+        inner = _naive(term.args[0], size | {axis: np.arange(axis.extent)}, arrays, {})
         inner = np.broadcast_to(inner, (*inner.shape[:-1], axis.extent) if inner.ndim else (axis.extent,))
         return getattr(np, REDUCTIONS[name].numpy).reduce(inner, axis=-1, dtype=inner.dtype)
-    args = [_naive(a, grid, arrays) for a in term.args]
+    args = [_naive(a, grid, arrays, known) for a in term.args]
     if term.head == "load":
         array = np.asarray(arrays[term.tensor])
         places = [np.asarray(_place(i, grid, args)) for i in term.indices]
