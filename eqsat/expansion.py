@@ -30,7 +30,12 @@ def expansion(equation: Any) -> Callable[..., Any] | None:
 def _random_bits(operands: Sequence[Any], params: Any) -> Callable[..., Any] | None:
     """Threefry of the number of each element, where JAX counts so; other generators and older ways of counting stay calls."""
     (key,), shape, width = operands, tuple(params["shape"]), int(params["bit_width"])
-    if key.shape or str(key.dtype) != "key<fry>" or not jax.config.jax_threefry_partitionable or not 0 < prod(shape) < 1 << 31:
+    if (
+        key.shape
+        or str(key.dtype) != "key<fry>"
+        or not jax.config.read("jax_threefry_partitionable")
+        or not 0 < prod(shape) < 1 << 31
+    ):
         return None
 
     def bits(key: Array) -> Array:
@@ -73,7 +78,7 @@ def _select_and_scatter_add(operands: Sequence[Any], params: Any) -> Callable[..
             here = at(framed, place)
             beats = at(inside, place) & ((chosen < 0) | ~better(best, here))
             best, chosen = jnp.where(beats, here, best), jnp.where(beats, number, chosen)
-        total = None
+        total = jnp.zeros(operand.shape, wide)
         for number, place in enumerate(places):
             part = jnp.where(chosen == number, source, 0).astype(wide)
             moved = lax.pad(
@@ -81,7 +86,7 @@ def _select_and_scatter_add(operands: Sequence[Any], params: Any) -> Callable[..
                 jnp.zeros((), wide),
                 [_config(*each) for each in zip(place, padding, strides, ends, operand.shape, strict=True)],
             )
-            total = moved if total is None else total + moved
+            total = total + moved
         return total.astype(source.dtype)
 
     return scattered
