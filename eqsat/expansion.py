@@ -30,12 +30,8 @@ def expansion(equation: Any) -> Callable[..., Any] | None:
 def _random_bits(operands: Sequence[Any], params: Any) -> Callable[..., Any] | None:
     """Threefry of the number of each element, where JAX counts so; other generators and older ways of counting stay calls."""
     (key,), shape, width = operands, tuple(params["shape"]), int(params["bit_width"])
-    if (
-        key.shape
-        or str(key.dtype) != "key<fry>"
-        or not jax.config.read("jax_threefry_partitionable")
-        or not 0 < prod(shape) < 1 << 31
-    ):
+    counted = jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]
+    if key.shape or str(key.dtype) != "key<fry>" or not counted or not 0 < prod(shape) < 1 << 31:
         return None
 
     def bits(key: Array) -> Array:
