@@ -75,7 +75,7 @@ class Pool:
         self._add_entities(saturated)
         self._stored = {e.tensor for e in self.entities}
         self._cones = Cones(self.classes, self.axes, self.entities, region, device)
-        self._priced: dict[tuple[Term, ...], tuple[Cost, Schedule | None]] = {}
+        self._priced: dict[tuple[tuple[Term, tuple[int, ...]], ...], tuple[Cost, Schedule | None]] = {}
         self._parts: dict[Term, Entity] = {}  # what splits store, by definition
 
     # --- what may be stored -------------------------------------------------------------------------------------
@@ -188,10 +188,11 @@ class Pool:
         terms = tuple(substitute(t, {a: Index.of(b) for a, b in names.items()}) for t in terms)
         outputs = tuple(_store(e.tensor, t, names) for e, t in zip(produces, terms, strict=True))
         kernel = Kernel(produces[0].tensor.name, outputs, self._hiding)
-        if terms not in self._priced:
+        key = tuple((o.term, o.shape) for o in kernel.outputs)  # tensors of one term may have other shapes: broadcasts
+        if key not in self._priced:
             work = Work(kernel)
-            self._priced[terms] = price(work, schedules(work), self.device)
-        cost, schedule = self._priced[terms]
+            self._priced[key] = price(work, schedules(work), self.device)
+        cost, schedule = self._priced[key]
         folded = all(e.constant for e in produces) and all(self._constant_leaf(t) for t in kernel.inputs)
         cost = FREE if folded else cost
         stored = 0 if folded else sum(e.tensor.nbytes for e in produces if e.tensor not in self.region.outputs)

@@ -255,3 +255,19 @@ def test_what_does_not_vary_along_an_axis_is_read_anywhere(numerics):
     first = np.tanh(np.asarray(x[:, 0], np.float64))
     second = np.tanh(np.asarray(x[:, 1], np.float64) + first @ np.asarray(w, np.float64))
     np.testing.assert_allclose(program(x, w), np.stack([first, second], 1), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("numerics", ["exact", "reassociate", "fast"])
+def test_tensors_of_one_term_may_have_other_shapes(numerics):
+    """A tensor and its broadcast are one class; each is stored under a schedule of its own."""
+
+    def repeated(x):
+        t = jnp.tanh(x)
+        return t, jnp.broadcast_to(t[:, None], (64, 32))
+
+    x = jnp.asarray(np.random.default_rng(0).standard_normal(64), jnp.float32)
+    program = eqsat.optimize(repeated, x, numerics=numerics, cache=False)
+    program.validate(level="kernels")
+    wanted = np.tanh(np.asarray(x, np.float64))
+    for found, right in zip(run_tiles(program, [x]), (wanted, np.repeat(wanted[:, None], 32, 1)), strict=True):
+        np.testing.assert_allclose(found, right, rtol=1e-6)
