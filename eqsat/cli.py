@@ -54,7 +54,7 @@ add_program_commands(app)
 app.add_typer(rules, name="rules")
 
 
-@app.command(epilog="Examples: eqsat devices; eqsat devices --calibrate cpu; eqsat devices --calibrate h100 --name my-h100")
+@app.command(epilog="Example: eqsat devices --calibrate h100 --name my-h100")
 @shared
 def devices(
     talk: Talk,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["EQSAT_CONFIG_DIR"] = tempfile.mkdtemp()  # the devices that were measured on this computer are not those of tests
 os.environ["EQSAT_CACHE_DIR"] = ""  # searches are what is tested
 
 import hypothesis  # noqa: E402

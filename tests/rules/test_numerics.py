@@ -197,9 +197,10 @@ def test_other_tiers_are_right_or_name_the_rule(name, numerics):
         blamed = inexact_rules(fn, args, numerics)
         assert blamed, f"{g} instead of {w}, and no rule to blame"
         if numerics == "reassociate":
-            finite = np.isfinite(w)
-            assert np.array_equal(np.isfinite(g), finite), f"{g} instead of {w} by {blamed}"
-            np.testing.assert_allclose(g[finite], w[finite], rtol=1e-6, err_msg=str(blamed))
+            finite = np.isfinite(w)  # what a literal makes overflow or vanish on the way may come out right instead
+            assert np.array_equal(np.isnan(g), np.isnan(w)) and np.isfinite(g[finite]).all(), f"{g} instead of {w} by {blamed}"
+            smallest = 0 if w.dtype.kind in "biu" else ml_dtypes.finfo(w.dtype).tiny
+            np.testing.assert_allclose(g[finite], w[finite], rtol=1e-6, atol=float(smallest), err_msg=str(blamed))
 
 
 def inexact_rules(fn, args, numerics):
