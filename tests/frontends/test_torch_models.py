@@ -52,7 +52,7 @@ def test_optimised_models_validate_and_agree_with_eager(name):
         program.validate(*given[0], **given[1])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", MODELS)
 def test_graphs_agree_with_eager_in_every_dtype(name, dtype):
