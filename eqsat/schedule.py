@@ -51,6 +51,10 @@ class Schedules(Sequence[Schedule]):
     def __len__(self) -> int:
         return len(self.traversals.ways)
 
+    def alone(self, index: int) -> Schedules:
+        """One of them, to be priced by itself."""
+        return Schedules(self._axes, Traversals(self.traversals.extents, [self.traversals.ways[index]]))
+
     @overload
     def __getitem__(self, index: int) -> Schedule: ...
     @overload

@@ -65,7 +65,8 @@ def _case(context: Context, fn: Callable[..., Any], specs: str) -> Record:
 def ranked(kernel: Kernel, device: Device) -> list[tuple[int, Cost, Schedule]]:
     """(place in the ranking, cost, schedule) of those to time: the best, then the bad."""
     work = Work(kernel)
-    priced = [(price(work, [s], device)[0], s) for s in schedules(work)]
+    found = schedules(work)
+    priced = [(price(work, found.alone(n), device)[0], s) for n, s in enumerate(found)]
     order = sorted((p for p in priced if isfinite(p[0].seconds)), key=lambda p: p[0].seconds)
     places = dict.fromkeys([*range(min(BEST, len(order))), *(int(share * (len(order) - 1)) for share in BAD)])
     return [(place, *order[place]) for place in places]
