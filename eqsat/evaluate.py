@@ -339,7 +339,7 @@ class Evaluator:
             (tuple(map(a.axes.index, batch)), tuple(map(b.axes.index, batch))),
         )
         free = tuple(x for v in (a, b) for x in v.axes if x not in summed and x not in batch)
-        accumulate = "float32" if is_float(dtype) and DTYPES[dtype].nbytes < 4 else dtype
+        accumulate = DTYPES[dtype].compute
         array = self.ops.apply("dot", a.array, b.array, numbers, self.dtype(accumulate))
         return self.cast(Value(array, (*batch, *free)), accumulate, dtype)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -140,36 +141,27 @@ def at_least(low_bound: float, c: Pattern) -> Guard:
 
 def values_above(t: Pattern, bound: Pattern | float) -> Guard:
     """Every value of the term that is not NaN is greater than a number."""
-    c = number_(bound)
-    return Guard(
-        f"{t} > {c} always",
-        (t, c),
-        lambda low: [f"(> {low.low(t)} {low.expression(c)})"],
-        lambda at: at.range(t).low > at.number(c),
-        bounded=(t,),
-    )
+    return _compared(t, "low", ">", operator.gt, bound)
 
 
 def values_at_least(t: Pattern, bound: Pattern | float) -> Guard:
     """No value of the term is less than a number."""
-    c = number_(bound)
-    return Guard(
-        f"{t} >= {c} always",
-        (t, c),
-        lambda low: [f"(>= {low.low(t)} {low.expression(c)})"],
-        lambda at: at.range(t).low >= at.number(c),
-        bounded=(t,),
-    )
+    return _compared(t, "low", ">=", operator.ge, bound)
 
 
 def values_below(t: Pattern, bound: Pattern | float) -> Guard:
     """Every value of the term that is not NaN is less than a number."""
+    return _compared(t, "high", "<", operator.lt, bound)
+
+
+def _compared(t: Pattern, end: str, sign: str, holds: Callable[[float, float], bool], bound: Pattern | float) -> Guard:
+    """One end of a term's range ("low" or "high") compares so with a number."""
     c = number_(bound)
     return Guard(
-        f"{t} < {c} always",
+        f"{t} {sign} {c} always",
         (t, c),
-        lambda low: [f"(< {low.high(t)} {low.expression(c)})"],
-        lambda at: at.range(t).high < at.number(c),
+        lambda low: [f"({sign} {getattr(low, end)(t)} {low.expression(c)})"],
+        lambda at: holds(getattr(at.range(t), end), at.number(c)),
         bounded=(t,),
     )
 

@@ -13,7 +13,7 @@ from eqsat.arrays import Array, Value, shape_of
 from eqsat.index import Axis, Index
 from eqsat.loads import box
 from eqsat.notation import Term, is_box, load, reduce, substitute
-from eqsat.scalars import is_float, is_integer
+from eqsat.scalars import DTYPES, is_float, is_integer
 
 if TYPE_CHECKING:
     from eqsat.evaluate import Evaluator
@@ -74,7 +74,7 @@ class Convolution:
         strides = tuple(w.stride for w in self.windows)
         dilations = tuple(abs(w.dilation) for w in self.windows)
         padding = tuple(w.padding for w in self.windows)
-        accumulate = "float32" if dtype in ("float16", "bfloat16") else dtype
+        accumulate = DTYPES[dtype].compute
         array = run.ops.apply(
             "convolve", left, right, strides, padding, dilations, numbers, prod(shape_of(group)), run.dtype(accumulate)
         )
