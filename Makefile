@@ -56,7 +56,7 @@ check: $(READY) $(TORCH)
 
 ifeq ($(PYTHON312),)
 test-3.12:
-	@echo "no Python 3.12 found: the shorter run with the newest egglog is skipped"
+	@echo "no Python 3.12 found: the shorter run with the newest jax and egglog is skipped"
 else
 test-3.12: $(READY312)
 	@$(VENV312)/bin/python -c 'import egglog, importlib.metadata as m, sys; \

@@ -92,8 +92,16 @@ CONTROL: dict[str, Control] = {
 }
 
 
+def counted(params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Parameters with the operands of each kind as counts: newer JAX (0.12) a tree of them instead."""
+    if "ft_in" not in params:
+        return params
+    consts, carry, _ = map(len, params["ft_in"].unpack())
+    return {**{k: v for k, v in params.items() if k not in ("ft_in", "ft_out")}, "num_consts": consts, "num_carry": carry}
+
+
 def jaxprs(name: str, params: Mapping[str, Any]) -> list[Any]:
-    """The programs that an equation holds; none where it cannot be run over others."""
+    """The programs that an equation holds, by its `counted` parameters; none where it cannot be run over others."""
     row = CONTROL.get(name)
     if row is None or params.get("branches_platforms") is not None or any(p not in params for p in (*row.bodies, *row.settings)):
         return []

@@ -79,7 +79,10 @@ class Literal:
 
 @dataclass(frozen=True, eq=False)
 class Equation:
-    """One primitive applied. `origin` is JAX's equation, kept so that evaluation binds exactly what was traced."""
+    """One primitive applied. `origin` is JAX's equation, kept so that evaluation binds exactly what was traced.
+
+    One that holds programs is applied by `run` over its bodies, and has the parameters that this takes (`control.counted`).
+    """
 
     primitive: Any
     params: Mapping[str, Any]
@@ -105,6 +108,8 @@ class Equation:
 
     def bind(self, *values: Any) -> list[Any]:
         """Apply the primitive to values; traceable."""
+        if self.bodies:  # they may have been changed
+            return self.run([body.evaluate for body in self.bodies], *values)
         params = self.primitive.get_bind_params(dict(self.params))
         if isinstance(params, tuple):
             functions, params = params
@@ -378,16 +383,16 @@ class _Inliner:
             traced = jax.make_jaxpr(function)(*(v.aval for v in equation.invars))
             return self.body(traced.jaxpr, traced.consts, operands, (source, transposed))
         outputs = tuple(Variable(v.aval) for v in equation.outvars)
-        bodies = self.bodies(equation)
-        self.equations.append(
-            Equation(equation.primitive, equation.params, operands, outputs, source, transposed, equation, bodies)
-        )
+        params = control.counted(equation.params)
+        bodies = self.bodies(equation.primitive.name, params)
+        params = params if bodies else equation.params
+        self.equations.append(Equation(equation.primitive, params, operands, outputs, source, transposed, equation, bodies))
         return outputs
 
-    def bodies(self, equation: Any) -> tuple[Graph, ...]:
+    def bodies(self, name: str, params: Mapping[str, Any]) -> tuple[Graph, ...]:
         """The programs that an equation holds; one that several equations hold is one graph."""
-        held = control.jaxprs(equation.primitive.name, equation.params)
-        words = control.parts(equation.primitive.name, len(held)) if held else []
+        held = control.jaxprs(name, params)
+        words = control.parts(name, len(held)) if held else []
         for jaxpr, word in zip(held, words, strict=True):
             if id(jaxpr) not in self._bodies:
                 self._bodies[id(jaxpr)] = from_jaxpr(jaxpr, names.jaxpr_name(jaxpr, word))

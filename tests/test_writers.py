@@ -94,6 +94,16 @@ def test_iree_compiles_and_runs_the_module():
     assert_close([got.to_host()], program.run(*map(jnp.asarray, flat)), 1e-4)
 
 
+def test_a_loop_leaves_with_what_was_moved_out_of_it():
+    def f(x, a, b):
+        return lax.scan(lambda c, e: (jnp.tanh(c + e) @ (a @ b), c.sum()), x[0], x)
+
+    specs = [jax.ShapeDtypeStruct(shape, "float32") for shape in ((5, 4, 4), (4, 4), (4, 4))]
+    program = eqsat.optimize(f, *specs)
+    flat = drawn(program)
+    assert_close(Graph.from_stablehlo(program.to_stablehlo()).evaluate(*flat), program.run(*map(jnp.asarray, flat)))
+
+
 def test_names_go_out():
     def layer(x, parameters):
         hidden = jnp.tanh(x @ parameters["w"])

@@ -41,7 +41,9 @@ def function_of(program: Program) -> Callable[..., OrderedDict[str, Any]]:
         values: dict[Tensor, Any] = dict(zip(program.inputs, flat, strict=True)) | program.constants
         for step in program.steps:
             given = [values[x] if isinstance(x, Tensor) else x for x in step.inputs]
-            if isinstance(step, Call):
+            if isinstance(step, Call) and step.programs:
+                results = step.eqn.run([_flat(function_of(inner)) for inner in step.programs], *given)
+            elif isinstance(step, Call):
                 results = step.eqn.bind(*given)
             else:
                 kernel = step.kernel
@@ -55,6 +57,10 @@ def function_of(program: Program) -> Callable[..., OrderedDict[str, Any]]:
     plan.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in input_names(program)])  # type: ignore[attr-defined]
     plan.__name__ = program.name
     return plan
+
+
+def _flat(plan: Callable[..., OrderedDict[str, Any]]) -> Callable[..., list[Any]]:
+    return lambda *flat: list(plan(*flat).values())
 
 
 def specs_of(program: Program) -> list[jax.ShapeDtypeStruct]:
