@@ -17,7 +17,7 @@ from eqsat.devices import Device
 from eqsat.egraph import Engine
 from eqsat.extract import Choice, choose
 from eqsat.kernels import Candidate
-from eqsat.optimize import Found, Request, search_region
+from eqsat.optimizer import Found, Request, search_region
 from eqsat.regions import Region
 
 log = logging.getLogger("eqsat")

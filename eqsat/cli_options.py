@@ -22,7 +22,7 @@ from eqsat.rule import TIERS, select
 
 if TYPE_CHECKING:
     from eqsat.graph import Graph
-    from eqsat.optimize import Request
+    from eqsat.optimizer import Request
     from eqsat.program import Program
 
 AsJson = Annotated[bool, typer.Option("--json", help="The result as JSON on standard output.")]
@@ -130,7 +130,7 @@ class Search:
 
     def traced(self) -> tuple[Graph, Request]:
         """The graph, and what is asked of the search."""
-        from eqsat.optimize import Request
+        from eqsat.optimizer import Request
         from eqsat.packs import packs, rules_named
 
         chosen = rules_named([*packs(), *self.rules.replace(",", " ").split()])

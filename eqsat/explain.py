@@ -22,14 +22,14 @@ from eqsat.devices import Device, device
 from eqsat.graph import Graph
 from eqsat.hoisting import hoisted
 from eqsat.kernels import Candidate
-from eqsat.optimize import parts_of
+from eqsat.optimizer import parts_of
 from eqsat.program import wrapped
 from eqsat.read import read
 from eqsat.regions import Region, local
 from eqsat.rule import TIERS, Rule
 
 if TYPE_CHECKING:
-    from eqsat.optimize import Request
+    from eqsat.optimizer import Request
     from eqsat.program import Program
 
 WIDTH = 110

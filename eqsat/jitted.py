@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from eqsat.graph import Graph, Static, lifted, trace
-from eqsat.optimize import checked, optimize
+from eqsat.optimizer import checked, optimize
 from eqsat.program import KEEP_CASTS, Program
 from eqsat.rule import Rule
 from eqsat.transform import apply, traced

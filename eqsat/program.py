@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from eqsat.bisection import Bisection
     from eqsat.explain import Explanation
-    from eqsat.optimize import Request
+    from eqsat.optimizer import Request
     from eqsat.validate import Validation
 
 Array = Any

@@ -22,7 +22,7 @@ from eqsat import engines
 from eqsat.compare import ValidationError
 from eqsat.graph import Equation, Graph, Literal, Variable, pruned
 from eqsat.inputs import draw
-from eqsat.optimize import Request
+from eqsat.optimizer import Request
 from eqsat.program import PlannedKernel, Program
 from eqsat.rule import Rule
 from eqsat.schedule import Schedule, schedules

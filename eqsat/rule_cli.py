@@ -124,7 +124,7 @@ def relative(source: str) -> str:
 def _fires(r: Rule, subject: str, args: str) -> str:
     from eqsat.cli_subject import graph_of
     from eqsat.explain import fired
-    from eqsat.optimize import Request
+    from eqsat.optimizer import Request
 
     known = rules_named(())
     rules = known if any(k.name == r.name for k in known) else (*known, r)

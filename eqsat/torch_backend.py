@@ -19,7 +19,7 @@ from eqsat.frontends.torch.export import decompositions
 from eqsat.frontends.torch.interpreter import Interpreter, missing
 from eqsat.frontends.torch.tensors import array_of, dtype_of, tensor_of
 from eqsat.graph import trace
-from eqsat.optimize import optimize
+from eqsat.optimizer import optimize
 from eqsat.program import Program
 
 

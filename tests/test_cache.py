@@ -16,7 +16,7 @@ from eqsat import plan_codec
 from eqsat.cache import Cache, cache_of, key_of
 from eqsat.cli import main
 
-pipeline = import_module("eqsat.optimize")
+pipeline = import_module("eqsat.optimizer")
 
 
 @pytest.fixture

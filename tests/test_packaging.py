@@ -99,6 +99,21 @@ def test_shapes_are_read_as_they_are_printed():
     assert shapes("") == ()
 
 
+def test_importing_eqsat_imports_nothing_heavy():
+    """JAX and egglog take a second; they are imported with the first name that needs them."""
+    code = "import sys, eqsat; print(sorted({m.split('.')[0] for m in sys.modules} & set(sys.argv[1:])), dir(eqsat))"
+    result = python("-c", code, "egglog", "jax", "networkx", "numpy", "rich", "scipy", "torch", "triton", "typer")
+    assert result.stdout.startswith("[] ") and "'optimize'" in result.stdout, result.stdout + result.stderr
+
+
+def test_every_exported_name_is_there():
+    import eqsat
+
+    assert all(callable(getattr(eqsat, name)) for name in eqsat.__all__)
+    with pytest.raises(AttributeError, match="module 'eqsat' has no attribute 'optimise'"):
+        _ = eqsat.optimise
+
+
 def test_changelog_names_the_version():
     import eqsat
 

@@ -118,7 +118,7 @@ def test_the_schedule_is_reduced_too(monkeypatch):
 
 
 def test_a_failure_of_the_search_itself_is_reduced(monkeypatch):
-    optimizer = importlib.import_module("eqsat.optimize")
+    optimizer = importlib.import_module("eqsat.optimizer")
     search = optimizer.search_region
 
     def fragile(engine, region, *rest):
