@@ -303,3 +303,30 @@ def test_quantised_types_are_refused():
     text = module(f"return %a : {kind}", f"%a: {kind}", kind)
     with pytest.raises(StablehloError, match="element type|does not parse"):
         Graph.from_stablehlo(text)
+
+
+SQUARES, TALL = jax.ShapeDtypeStruct((2, 3, 3), "float32"), jax.ShapeDtypeStruct((2, 4, 3), "float32")
+FACTORISATIONS = {
+    "cholesky": (lambda a: jnp.linalg.cholesky(a @ a.mT + jnp.eye(3)), SQUARES),
+    "cholesky that fails": (jnp.linalg.cholesky, SQUARES),
+    "upper cholesky": (lambda a: jnp.linalg.cholesky(a @ a.mT + jnp.eye(3), upper=True), SQUARES),
+    "qr": (jnp.linalg.qr, TALL),
+    "complete qr": (lambda a: jnp.linalg.qr(a, mode="complete"), TALL),
+    "lu": (lax.linalg.lu, TALL),
+    "singular lu": (lambda a: lax.linalg.lu(a * 0), SQUARES),
+    "svd": (lambda a: jnp.linalg.svd(a, full_matrices=False), TALL),
+    "full svd": (jnp.linalg.svd, TALL),
+    "singular values": (lambda a: jnp.linalg.svd(a, compute_uv=False), TALL),
+    "eigh": (lambda a: jnp.linalg.eigh(a + a.mT), SQUARES),
+    "eig": (jnp.linalg.eig, SQUARES),
+    "hessenberg": (lax.linalg.hessenberg, SQUARES),
+    "solve": (lambda a: jnp.linalg.solve(a, a[..., :2]), SQUARES),
+    "solve from the right": (lambda a: lax.linalg.triangular_solve(a, a, lower=True, transpose_a=True), SQUARES),
+    "tridiagonal": (lambda a: lax.linalg.tridiagonal_solve(a[:, 0], a[:, 1] + 4, a[:, 2], a), SQUARES),
+}
+
+
+@pytest.mark.parametrize("name", FACTORISATIONS)
+def test_calls_of_lapack_are_jaxs_own(name):
+    fn, spec = FACTORISATIONS[name]
+    round_trip(fn, spec)

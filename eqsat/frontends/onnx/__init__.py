@@ -20,6 +20,7 @@ except ImportError as error:
 
 from eqsat import names
 from eqsat.frontends import labels
+from eqsat.frontends.errors import well_formed
 from eqsat.frontends.labels import Mark
 from eqsat.frontends.onnx import (  # noqa: F401  (each fills the table)
     attention,
@@ -67,15 +68,8 @@ def read(
     missing here, and `Unknown` the values that must be bound.
     """
     model, folder, name = files.load(source)
-    try:
+    with well_formed(OnnxError, name, "model"):
         return _read(model, folder, name, dict(inputs or {}), dict(dims or {}), constants or {})
-    except (OnnxError, NotImplementedError):
-        raise
-    except Exception as error:  # of a kind that no check foresaw
-        reason = str(error).strip().split("\n")[0]
-        raise OnnxError(
-            f"{name}: a well-formed model required, got one that fails with {type(error).__name__}: {reason}"
-        ) from error
 
 
 def _read(

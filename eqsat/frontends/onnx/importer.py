@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import onnx
 
+from eqsat.frontends.errors import fitting
 from eqsat.frontends.onnx import model as files
 from eqsat.frontends.onnx.table import (
     FOLD_BYTES,
@@ -110,16 +111,11 @@ class Importer:
         if function is not None:
             return self.call(function, node, operands)
         row = find(node.domain, node.op, node.opset)
-        try:
-            return self.define(node, operands, proto) if row is None else self.compute(row, node, operands)
-        except Defined:
-            return self.define(node, operands, proto)
-        except (OnnxError, NotImplementedError):
-            raise
-        except Exception as error:
-            shapes = ", ".join(described(v) for v in operands)
-            reason = str(error).strip().split("\n")[0]
-            raise node.error(f"operands that fit together required, got {shapes} ({reason})") from error
+        with fitting(OnnxError, node, lambda: ", ".join(map(described, operands))):
+            try:
+                return self.define(node, operands, proto) if row is None else self.compute(row, node, operands)
+            except Defined:
+                return self.define(node, operands, proto)
 
     def define(self, node: Node, operands: list[Any], proto: Any) -> tuple[Any, ...]:
         """The results by ONNX's own definition in other operators."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -9,6 +11,7 @@ from jax import lax
 from eqsat.frontends.onnx.elementwise import gelu
 from eqsat.frontends.onnx.normalization import _centred, _number
 from eqsat.frontends.onnx.quantization import dynamic_quantize_linear, matmul_integer
+from eqsat.frontends.onnx.recurrent import long_short_term
 from eqsat.frontends.onnx.table import Array, Node, op
 
 CONTRIB = "com.microsoft"
@@ -67,3 +70,22 @@ def dynamic_quantize_matmul(
 ) -> Array:
     a, scale, zero = dynamic_quantize_linear(node, x)
     return matmul_integer_to_float(node, a, b, scale, b_scale, zero, b_zero, bias)
+
+
+@op("DynamicQuantizeLSTM", domain=CONTRIB)
+def dynamic_quantize_lstm(
+    node: Node, x: Array, w: Array, r: Array, bias: Array | None = None, lengths: Array | None = None, h: Array | None = None,
+    c: Array | None = None, p: Array | None = None, *quantised: Array,
+) -> tuple[Array, ...]:  # fmt: skip
+    """Weights [directions, from, 4 hidden] in integers; all inputs together, and each state, are quantised for their product."""
+    w_scale, w_zero, r_scale, r_zero = quantised
+
+    def product(weights: Array, scale: Array, zero: Array) -> Callable[[int, Array], Array]:
+        def apply(n: int, values: Array) -> Array:
+            flat = jnp.reshape(values, (-1, values.shape[-1]))
+            y = dynamic_quantize_matmul(node, flat, weights[n], scale[n], zero[n])
+            return jnp.reshape(y, (*values.shape[:-1], y.shape[-1]))
+
+        return apply
+
+    return long_short_term(node, x, product(w, w_scale, w_zero), product(r, r_scale, r_zero), w.shape[0], bias, lengths, h, c, p)

@@ -68,7 +68,7 @@ def dequantize_linear(node: Node, x: Array, scale: Array, zero: Array | None = N
 def dynamic_quantize_linear(node: Node, x: Array) -> tuple[Array, Array, Array]:
     zero = np.float32(0)
     low, high = jnp.minimum(jnp.min(x), zero), jnp.maximum(jnp.max(x), zero)
-    scale = (high - low) / np.float32(255)
+    scale = jnp.where(low < high, high - low, 255) / np.float32(255)  # ONNX leaves open what zeros alone give
     offset = jnp.clip(jnp.round(-low / scale), 0, 255)
     return jnp.clip(jnp.round(x / scale) + offset, 0, 255).astype(np.uint8), scale, offset.astype(np.uint8)
 

@@ -157,18 +157,28 @@ def lstm(
     node: Node, x: Array, w: Array, r: Array, bias: Array | None = None, lengths: Array | None = None, h: Array | None = None,
     c: Array | None = None, p: Array | None = None,
 ) -> tuple[Array, ...]:  # fmt: skip
-    """Gates in the order input, output, forget, cell."""
+    def product(weights: Array) -> Callable[[int, Array], Array]:
+        return lambda n, values: jnp.matmul(values, weights[n].T)
+
+    return long_short_term(node, x, product(w), product(r), w.shape[0], bias, lengths, h, c, p)
+
+
+def long_short_term(
+    node: Node, x: Array, project: Callable[[int, Array], Array], recur: Callable[[int, Array], Array], directions: int,
+    bias: Array | None, lengths: Array | None, h: Array | None, c: Array | None, p: Array | None,
+) -> tuple[Array, ...]:  # fmt: skip
+    """Gates in the order input, output, forget, cell; `project(direction, inputs)` and `recur(direction, state)` are products."""
     size = node.get("hidden_size")
-    functions = activations(node, ["Sigmoid", "Tanh", "Tanh"], w.shape[0])
+    functions = activations(node, ["Sigmoid", "Tanh", "Tanh"], directions)
 
     def cell(n: int) -> tuple[Callable[[Array], Array], Step]:
         f, g, output = functions[n]
-        wb, rb = _halves(bias, n, w.shape[1], x.dtype)
+        wb, rb = _halves(bias, n, 4 * size, x.dtype)
         peep = [None] * 3 if p is None else [p[n, k * size : (k + 1) * size] for k in range(3)]  # input, output, forget
 
         def step(states: tuple[Array, ...], a: Array) -> tuple[Array, ...]:
             state, memory = states
-            a = a + jnp.matmul(state, r[n].T)
+            a = a + recur(n, state)
             into, out, forget, new = (a[:, k * size : (k + 1) * size] for k in range(4))
             i = f(into if peep[0] is None else into + peep[0] * memory)
             keep = f(forget if peep[2] is None else forget + peep[2] * memory)
@@ -177,6 +187,6 @@ def lstm(
             o = f(out if peep[1] is None else out + peep[1] * memory)
             return o * output(memory), memory
 
-        return lambda x: jnp.matmul(x, w[n].T) + wb + rb, step
+        return lambda x: project(n, x) + wb + rb, step
 
     return layer(node, x, lengths, [h, c], cell)

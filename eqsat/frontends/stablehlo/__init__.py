@@ -15,6 +15,7 @@ import jax
 import jax.extend.mlir.ir as ir
 
 from eqsat import names
+from eqsat.frontends.errors import well_formed
 from eqsat.frontends.labels import Mark, labelled
 from eqsat.frontends.stablehlo import (  # noqa: F401  (each fills the table)
     contractions,
@@ -38,21 +39,14 @@ def read(source: Any, *, shapes: Mapping[str, Any] | None = None) -> Graph:
     shapes: shapes (or arrays that have them) of the arguments whose dimensions the module leaves open, by name or position.
 
     Raises `StablehloError`, a ValueError, for a module that is malformed; its subclass `Unsupported` names everything that has
-    no meaning here: custom calls, collectives, quantised types.
+    no meaning here: custom calls other than LAPACK's, collectives, quantised types.
     """
     module, file = modules.load(source)
     name = file or _name(module)
-    try:
+    with well_formed(StablehloError, name, "module"):
         module = modules.bound(module, name, shapes)
         with module.context:
             return _read(module, name)
-    except (StablehloError, NotImplementedError):
-        raise
-    except Exception as error:  # of a kind that no check foresaw
-        reason = str(error).strip().split("\n")[0]
-        raise StablehloError(
-            f"{name}: a well-formed module required, got one that fails with {type(error).__name__}: {reason}"
-        ) from error
 
 
 def _read(module: Any, name: str) -> Graph:

@@ -99,7 +99,12 @@ def fft(node: Node, x: Array) -> Array:
 
 @op("stablehlo.cholesky")
 def cholesky(node: Node, x: Array) -> Array:
-    if node.flag("lower"):
+    return triangular_factor(x, node.flag("lower"))
+
+
+def triangular_factor(x: Array, lower: bool) -> Array:
+    """L of x = L L*, or its adjoint, from one half of x."""
+    if lower:
         return lax.linalg.cholesky(x, symmetrize_input=False)
     turned = jnp.conj(jnp.swapaxes(x, -1, -2))
     return jnp.conj(jnp.swapaxes(lax.linalg.cholesky(turned, symmetrize_input=False), -1, -2))

@@ -10,6 +10,8 @@ import jax.extend.mlir.ir as ir
 import jax.numpy as jnp
 from jax import lax
 
+from eqsat.frontends.errors import fitting
+from eqsat.frontends.stablehlo import calls
 from eqsat.frontends.stablehlo.constants import value_of
 from eqsat.frontends.stablehlo.table import TABLE, Array, Node, StablehloError, Unsupported, operations, problem
 from eqsat.graph import Source
@@ -18,7 +20,6 @@ DEEPEST = 64  # functions and regions within each other
 MOST = 1_000_000  # operations, once calls are inlined
 
 RETURNS = ("func.return", "stablehlo.return")
-IDENTITIES = ("Sharding", "annotate_sharding")  # custom calls that say only where a value lies
 
 
 class Importer:
@@ -69,13 +70,8 @@ class Importer:
             raise StablehloError(f"{self.name}: at most {MOST} operations required once calls are inlined, got more")
         node = Node(operation, self, scope)
         operands = [scope[v] for v in operation.operands]
-        try:
+        with fitting(StablehloError, node, lambda: ", ".join(str(v.type) for v in operation.operands)):
             results = self.apply(node, operands)
-        except (StablehloError, NotImplementedError):
-            raise
-        except Exception as error:
-            shapes = ", ".join(str(v.type) for v in operation.operands)
-            raise node.error(f"operands that fit together required, got {shapes} ({str(error).splitlines()[0]})") from error
         found = tuple(results) if isinstance(results, tuple | list) else (results,)
         for result, value in zip(operation.results, found, strict=True):
             if isinstance(result.type, ir.RankedTensorType) and tuple(result.type.shape) != jnp.shape(value):
@@ -93,7 +89,7 @@ class Importer:
         if node.name == "stablehlo.composite":
             return self.composite(node, operands)
         if node.name == "stablehlo.custom_call":
-            return operands[0]
+            return calls.apply(node, operands)
         return TABLE[node.name](node, *operands)
 
     def call(self, name: str, node: Node, operands: list[Array]) -> list[Array]:
@@ -171,8 +167,8 @@ def check(importer: Importer, main: Any) -> None:
 def _check(operation: Any, found: Callable[[str], None]) -> None:
     name = operation.name
     if name == "stablehlo.custom_call":
-        target = ir.StringAttr(operation.attributes["call_target_name"]).value
-        if target not in IDENTITIES:
+        target = calls.target_of(operation)
+        if calls.find(target) is None:
             found(f"custom_call @{target}, which only its own runtime can run")
     elif name not in TABLE and name not in (*RETURNS, "func.call", "stablehlo.constant", "stablehlo.composite"):
         found(f"{name}, which has no row")

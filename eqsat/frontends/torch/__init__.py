@@ -18,6 +18,7 @@ try:
 except ImportError as error:
     raise ImportError("Graph.from_torch: the package torch required, got none; pip install 'eqsat[torch]'") from error
 
+from eqsat.frontends.errors import well_formed
 from eqsat.frontends.torch import (  # noqa: F401  (each fills the table)
     attention,
     contractions,
@@ -68,13 +69,8 @@ def read(
 
         run.__name__ = found.name
         shapes = jax.tree_util.tree_map(_shape, (found.args, found.kwargs))
-        try:
+        with well_formed(TorchError, found.name, "module"):
             return _named(trace(run, *shapes), found, interpreter)
-        except (TorchError, NotImplementedError):
-            raise
-        except Exception as error:
-            reason = str(error).strip().split("\n")[0]
-            raise TorchError(f"{found.name}: inputs and results that JAX can hold required, got {reason}") from error
 
 
 def _shape(leaf: Any) -> jax.ShapeDtypeStruct:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
+from eqsat.frontends.errors import fitting
 from eqsat.frontends.torch import frames
 from eqsat.frontends.torch.table import TABLE, Array, Node, TorchError, Unsupported, is_number
 from eqsat.frontends.torch.tensors import array_of, dtype_of
@@ -98,14 +99,9 @@ class Interpreter:
             return node.target(*args, **kwargs)  # of a tuple or of sizes
         source = frames.source_of(node)
         described = self.described(node)
-        try:
+        where = f" at {source}" if source else ""
+        with fitting(TorchError, described, lambda: f"others{where}"):
             results = frames.call(source, TABLE[described.op], described, *_converted(args), **_named(kwargs))
-        except (TorchError, NotImplementedError):
-            raise
-        except Exception as error:
-            reason = str(error).strip().split("\n")[0]
-            where = f" at {source}" if source else ""
-            raise described.error(f"operands that fit together required{where}, got {type(error).__name__}: {reason}") from error
         return self.checked(described, results)
 
     def described(self, node: Any) -> Node:
