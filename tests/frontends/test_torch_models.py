@@ -85,39 +85,75 @@ def test_other_compiled_models_agree_with_eager(name):
 
 # --- Hugging Face -----------------------------------------------------------------------------------------------
 
+WIDTH = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
+TOKENS = {"vocab_size": 32, "max_position_embeddings": 16}
+GROUPS = {**WIDTH, **TOKENS, "num_key_value_heads": 2}
+IMAGE = {**WIDTH, "image_size": 16, "patch_size": 8}
+# The model's class, its configuration's, the settings; the result that is compared, and the inputs beside token numbers.
+HUGGING_FACE: dict[str, tuple[str, str, dict[str, Any], str, tuple[str, ...]]] = {
+    "llama": ("LlamaForCausalLM", "LlamaConfig", GROUPS, "logits", ("input_ids",)),
+    "gpt2": (
+        "GPT2LMHeadModel", "GPT2Config", {"vocab_size": 32, "n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2},
+        "logits", ("input_ids",),
+    ),
+    "bert": ("BertModel", "BertConfig", {**WIDTH, **TOKENS}, "last_hidden_state", ("input_ids", "attention_mask")),
+    "vit": ("ViTModel", "ViTConfig", IMAGE, "last_hidden_state", ("pixel_values",)),
+    "mistral": ("MistralForCausalLM", "MistralConfig", {**GROUPS, "sliding_window": 3}, "logits", ("input_ids",)),
+    "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", GROUPS, "logits", ("input_ids",)),
+    "gemma": ("GemmaForCausalLM", "GemmaConfig", {**GROUPS, "head_dim": 4}, "logits", ("input_ids",)),
+    "roberta": ("RobertaModel", "RobertaConfig", {**WIDTH, **TOKENS}, "last_hidden_state", ("input_ids",)),
+    "distilbert": (
+        "DistilBertModel", "DistilBertConfig", {"vocab_size": 32, "dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24},
+        "last_hidden_state", ("input_ids",),
+    ),
+    "t5": (
+        "T5EncoderModel", "T5Config", {"vocab_size": 32, "d_model": 16, "d_kv": 4, "d_ff": 24, "num_layers": 2, "num_heads": 4},
+        "last_hidden_state", ("input_ids",),
+    ),
+    "deit": ("DeiTModel", "DeiTConfig", IMAGE, "last_hidden_state", ("pixel_values",)),
+    "convnext": (
+        "ConvNextModel", "ConvNextConfig", {"num_stages": 2, "hidden_sizes": [8, 16], "depths": [1, 1]}, "last_hidden_state",
+        ("pixel_values",),
+    ),
+}  # fmt: skip
+OFTEN = ("llama", "gpt2", "bert", "vit")
 
-def _llama(transformers: Any) -> Any:
-    return transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(
-            vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2
-        )
-    )
 
-
-def _gpt2(transformers: Any) -> Any:
-    return transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=32, n_positions=16, n_embd=16, n_layer=2, n_head=2))
-
-
-def _bert(transformers: Any) -> Any:
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    return transformers.BertModel(transformers.BertConfig(vocab_size=32, max_position_embeddings=16, **sizes))
-
-
-HUGGING_FACE = {
-    "llama": (_llama, {"use_cache": False}, "logits"),
-    "gpt2": (_gpt2, {"use_cache": False}, "logits"),
-    "bert": (_bert, {}, "last_hidden_state"),
-}
+def hugging_face(name: str) -> tuple[Any, dict[str, Any], str]:
+    """A model of random weights, its inputs, and the result to compare."""
+    transformers = pytest.importorskip("transformers")
+    model, config, settings, key, wanted = HUGGING_FACE[name]
+    torch.manual_seed(0)
+    module = getattr(transformers, model)(getattr(transformers, config)(**settings)).eval()
+    if hasattr(module.config, "use_cache"):
+        module.config.use_cache = False
+    inputs = {
+        "input_ids": torch.randint(3, 32, (2, 5)),
+        "attention_mask": torch.tensor([[1] * 5, [1] * 3 + [0] * 2]),
+        "pixel_values": torch.randn(2, 3, 16, 16),
+    }
+    return module, {name: inputs[name] for name in wanted}, key
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", HUGGING_FACE)
+@pytest.mark.parametrize("name", OFTEN)
 def test_hugging_face_models_of_random_weights_agree_with_eager(name):
-    transformers = pytest.importorskip("transformers")
-    build, options, key = HUGGING_FACE[name]
-    torch.manual_seed(0)
-    module, tokens = build(transformers).eval(), torch.randint(0, 32, (2, 5))
-    graph = Graph.from_torch(module, (), {"input_ids": tokens, **options})
-    program = eqsat.optimize(graph, **LIMIT)
-    result = program(input_ids=tokens.numpy())
-    check([result[key]], [getattr(module(tokens, **options), key)], 1e-5)
+    module, given, key = hugging_face(name)
+    program = eqsat.optimize(Graph.from_torch(module, (), given), **LIMIT)
+    check([program(**arrays(given))[key]], [getattr(module(**given), key)], 1e-5)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", [n for n in HUGGING_FACE if n not in OFTEN])
+def test_other_hugging_face_models_agree_with_eager(name):
+    test_hugging_face_models_of_random_weights_agree_with_eager(name)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", HUGGING_FACE)
+def test_compiled_hugging_face_models_agree_with_eager(name):
+    torch._dynamo.reset()
+    module, given, key = hugging_face(name)
+    with torch.no_grad():
+        got = torch.compile(module, backend=torch_backend.eqsat, options=LIMIT)(**given)
+        torch.testing.assert_close(getattr(got, key), getattr(module(**given), key), rtol=1e-4, atol=1e-5)

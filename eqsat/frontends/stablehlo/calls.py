@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import jax.extend.mlir.ir as ir
 import jax.numpy as jnp
@@ -46,7 +46,7 @@ def apply(node: Node, operands: list[Array]) -> Any:
     function = find(target_of(node.operation))
     assert function is not None  # checked before anything runs
     given = node.attribute("mhlo.backend_config")
-    settings = {a.name: _plain(a.attr) for a in given} if isinstance(given, ir.DictAttr) else {}
+    settings = {a.name: _plain(a.attr) for a in cast(Any, given)} if isinstance(given, ir.DictAttr) else {}
     return function(settings, *operands)
 
 
