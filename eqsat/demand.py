@@ -66,7 +66,7 @@ def demand(work: Work) -> Demand:
         tuple(sorted(_product(c, mask) for c in work.contractions)),
         tuple(sorted((mask(frozenset([axis])).bit_length() - 1, share) for axis, share in work.visited.items())),
         work.nbytes,
-        sum(o.nbytes for o in work.kernel.outputs),
+        sum(o.written_nbytes for o in work.kernel.outputs),
         tuple(sorted(accumulators)),
         tuple(sorted(blocks)),
         widest,

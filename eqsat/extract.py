@@ -12,7 +12,7 @@ made one on a cycle waits for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
@@ -43,6 +43,22 @@ class Choice:
 
 
 Known = tuple[float, tuple[Candidate, ...]]  # a selection of candidates that make one tensor each, with its total
+
+
+def in_order(candidates: Sequence[Candidate]) -> tuple[Candidate, ...] | None:
+    """The candidates with all that reads a tensor before the one that overwrites it; None if there is no such order."""
+    waiting, done = list(candidates), []
+    while waiting:
+        for c in waiting:
+            others = [x for x in waiting if x is not c]
+            made = {e.number for x in others for e in x.produces}
+            if not c.needs & made and not any(c.kernel.donated.intersection(x.kernel.inputs) for x in others):
+                break
+        else:
+            return None
+        done.append(c)
+        waiting.remove(c)
+    return tuple(done)
 
 
 def choose(

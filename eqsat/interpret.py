@@ -14,6 +14,7 @@ import ml_dtypes  # noqa: F401  registers bfloat16 and float8 with NumPy
 import numpy as np
 
 from eqsat.index import Axis, Dynamic, Index, Quotient
+from eqsat.notation import Window
 from eqsat.numpy_lax import jnp, lax
 from eqsat.scalars import DTYPES, PART, REDUCTIONS, SCALARS
 from eqsat.tile import (
@@ -70,7 +71,9 @@ class _Machine:
                 raise ValueError(
                     f"input {tensor}: an array of its shape and dtype, got {array.dtype}{list(array.shape)}; convert it"
                 )
-        self.outputs = {t: poison(t.shape, t.dtype) for t in program.outputs}
+        self.outputs = {
+            t: self.memory[t.base].copy() if isinstance(t, Window) else poison(t.shape, t.dtype) for t in program.outputs
+        }
         self.written = {t: np.zeros(t.shape, bool) for t in program.outputs}
         self.offsets: dict[Axis, int] = {}
 
@@ -170,7 +173,8 @@ class _Machine:
         return first, t.count if high is None else min(t.count, -(-high.constant // t.tile))
 
     def store(self, store: Store, values: dict[Value, Array]) -> None:
-        live, where = self.places(store, store.axes, ())
+        operands = tuple(self.spread(values[v], v.axes, store.axes) for v in store.operands)
+        live, where = self.places(store, store.axes, operands)
         block = self.spread(values[store.value], store.value.axes, store.axes)
         if block.dtype != np.dtype(store.tensor.dtype):
             raise ValueError(f"{store.tensor}: a stored block has its dtype, got {block.dtype}; cast it")

@@ -8,6 +8,7 @@ searched for what was traced, unless it is known, and bound in its place (`eqsat
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
@@ -28,7 +29,7 @@ class Jitted:
 
     def __init__(self, fn: Callable[..., Any], options: Settings, static: Settings, donated: Settings) -> None:
         functools.update_wrapper(self, fn)
-        self._fn, self._options, self._static = fn, options, static
+        self._fn, self._options, self._static, self._donate = fn, options, static, _positions(fn, **donated)
         self._programs: dict[Hashable, Program] = {}
         self._lock = threading.RLock()
         run = functools.wraps(fn)(lambda *args, **kwargs: self._run(args, kwargs))
@@ -53,7 +54,7 @@ class Jitted:
         found: list[Program] = []
 
         def run(*args: Any, **kwargs: Any) -> tuple[()]:
-            found.append(self._program(self._graph(args, kwargs)))
+            found.append(self._program(self._graph(args, kwargs), self._donate))
             return ()
 
         jax.jit(functools.wraps(self._fn)(run), **self._static).eval_shape(*args, **kwargs)
@@ -71,7 +72,8 @@ class Jitted:
         graph = self._graph(args, kwargs)
         flat = [leaf for leaf in jax.tree_util.tree_leaves((args, kwargs)) if isinstance(leaf, jax.core.Tracer)]
         captured, graph = lifted(graph)
-        results = apply(self._program(graph).function, [*captured, *flat])
+        donate = () if captured or traced() else self._donate  # an outer trace may need them
+        results = apply(self._program(graph, donate).function, [*captured, *flat])
         return jax.tree_util.tree_unflatten(graph.out_tree, results)
 
     def _graph(self, args: tuple[Any, ...], kwargs: Settings) -> Graph:
@@ -83,15 +85,28 @@ class Jitted:
         args, kwargs = jax.tree_util.tree_map(marked, (args, kwargs))
         return trace(self._fn, args, kwargs)
 
-    def _program(self, graph: Graph) -> Program:
+    def _program(self, graph: Graph, donate: tuple[int, ...]) -> Program:
         """The program of what was traced: equal text over the same constants is the same function."""
         closed = graph.jaxpr
-        key = (str(closed.jaxpr), tuple(map(str, closed.in_avals)), graph.out_tree, tuple(map(id, closed.consts)))
+        key = (str(closed.jaxpr), tuple(map(str, closed.in_avals)), graph.out_tree, tuple(map(id, closed.consts)), donate)
         with self._lock:
             if key not in self._programs:
                 with jax.ensure_compile_time_eval():
-                    self._programs[key] = optimize(graph, **self._options)
+                    self._programs[key] = optimize(graph, **self._options, donate=donate)
             return self._programs[key]  # which holds the constants, so that their ids stay theirs
+
+
+def _positions(
+    fn: Callable[..., Any], donate_argnums: int | Sequence[int] | None, donate_argnames: str | Iterable[str] | None
+) -> tuple[int, ...]:
+    """The positions of the arguments that are donated, by number or by name."""
+    numbers = [donate_argnums] if isinstance(donate_argnums, int) else list(donate_argnums or ())
+    names = [donate_argnames] if isinstance(donate_argnames, str) else list(donate_argnames or ())
+    try:
+        known = list(inspect.signature(fn).parameters)
+    except ValueError:  # a builtin
+        known = []
+    return tuple(dict.fromkeys([*numbers, *(known.index(name) for name in names if name in known)]))
 
 
 def jit(

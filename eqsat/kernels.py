@@ -8,7 +8,7 @@ is stored too; siblings that share an input become one launch).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from math import inf, prod
@@ -23,6 +23,7 @@ from eqsat.regions import Region, computed_inside, loads_in, retarget
 from eqsat.schedule import Schedule, power_of_two, schedules
 from eqsat.split import chunk_length, split, splittable
 from eqsat.traversal import positions
+from eqsat.updates import taken_over
 from eqsat.work import Work
 
 PER_ENTITY = 20  # ranked fragments priced per storable tensor
@@ -75,7 +76,7 @@ class Pool:
         self._add_entities(saturated)
         self._stored = {e.tensor for e in self.entities}
         self._cones = Cones(self.classes, self.axes, self.entities, region, device)
-        self._priced: dict[tuple[tuple[Term, tuple[int, ...]], ...], tuple[Cost, Schedule | None]] = {}
+        self._priced: dict[Hashable, tuple[Cost, Schedule | None]] = {}
         self._parts: dict[Term, Entity] = {}  # what splits store, by definition
 
     # --- what may be stored -------------------------------------------------------------------------------------
@@ -187,8 +188,9 @@ class Pool:
         names = _output_names(produces)
         terms = tuple(substitute(t, {a: Index.of(b) for a, b in names.items()}) for t in terms)
         outputs = tuple(_store(e.tensor, t, names) for e, t in zip(produces, terms, strict=True))
-        kernel = Kernel(produces[0].tensor.name, outputs, self._hiding)
-        key = tuple((o.term, o.shape) for o in kernel.outputs)  # tensors of one term may have other shapes: broadcasts
+        taken = taken_over(outputs, frozenset(t for t, made in self.region.donated if any(e.tensor is made for e in produces)))
+        kernel = Kernel(produces[0].tensor.name, outputs, self._hiding, taken)
+        key = (taken, *((o.term, o.shape) for o in kernel.outputs))  # tensors of one term may have other shapes: broadcasts
         if key not in self._priced:
             work = Work(kernel)
             self._priced[key] = price(work, schedules(work), self.device)

@@ -18,7 +18,7 @@ import numpy as np
 
 from eqsat.index import Axis, Index, flatten
 from eqsat.limits import limits_of
-from eqsat.notation import Kernel, Stored, Term, const, const_value, dimension_indices, pos, reduce, scalar
+from eqsat.notation import Kernel, Stored, Term, Window, const, const_value, dimension_indices, pos, reduce, scalar
 from eqsat.scalars import DTYPES, REDUCTIONS, SCALARS
 from eqsat.scans import scanned
 from eqsat.schedule import Schedule
@@ -26,6 +26,7 @@ from eqsat.tile import Carry, Cast, Compute, Const, Dot, Load, Loop, Position, R
 from eqsat.tiling import Guard, Tiling, identity_of, settled, weights
 
 WIDE = 2**31
+Roots = tuple[Term, ...]  # what an output is, and what says where it lies
 UNROUNDED = {"max", "min", "neg", "abs", "where", "floor", "ceil", "sign"}  # the result is an operand, or as short as one
 
 
@@ -35,7 +36,7 @@ def lower(kernel: Kernel, schedule: Schedule) -> TileProgram:
     return TileProgram(
         kernel.name,
         kernel.inputs,
-        kernel.outputs,
+        tiling.kernel.outputs,
         tiling.used,
         _Lowering(tiling).body(),
         schedule.num_warps,
@@ -50,9 +51,14 @@ def _header(kernel: Kernel, tiling: Tiling) -> tuple[str, ...]:
     return (
         *scanned(kernel).formula.splitlines(),
         *(f"in  {t}" for t in kernel.inputs),
-        *(f"out {t.name}: {t.dtype}[{','.join(map(str, t.shape))}]" for t in kernel.outputs),
+        *(_described(t) for t in tiling.kernel.outputs),
         f"tiles {tiles or 'none'}",
     )
+
+
+def _described(output: Stored) -> str:
+    text = f"out {output.name}: {output.dtype}[{','.join(map(str, output.shape))}]"
+    return f"{text}, in the buffer of {output.base.name}" if isinstance(output, Window) else text
 
 
 class _Held(Term):
@@ -116,26 +122,28 @@ class _Lowering:
         self.starts: dict[Term, Value] = {}  # accumulators that the loop of a sum goes on with
         self.in_memory_order: set[Term] = set()  # loads that only matrix instructions read
         self.named: dict[Term, str] = {}  # names that say more than the operation does
-        self.top = _Scope(term for _, term in tiling.outputs)
+        self.top = _Scope(root for _, roots in tiling.outputs for root in roots)
 
     def body(self) -> tuple[Statement, ...]:
         """All statements, outputs without loops first."""
-        nests: dict[tuple[Axis, ...], list[tuple[Stored, Term]]] = {}
-        for output, term in self.tiling.outputs:
+        nests: dict[tuple[Axis, ...], list[tuple[Stored, Roots]]] = {}
+        for output, roots in self.tiling.outputs:
             loops = self.tiling.loops(output.axes)
-            nests.setdefault(tuple(a for a in self.tiling.tiles if a in loops), []).append((output, term))
+            nests.setdefault(tuple(a for a in self.tiling.tiles if a in loops), []).append((output, roots))
         for axes in sorted(nests, key=len):
             self._nest(axes, nests[axes], self.top)
         return tuple(self.top.body)
 
-    def _nest(self, axes: tuple[Axis, ...], outputs: list[tuple[Stored, Term]], scope: _Scope) -> None:
+    def _nest(self, axes: tuple[Axis, ...], outputs: list[tuple[Stored, Roots]], scope: _Scope) -> None:
         if axes:
-            inner = _Scope((term for _, term in outputs), scope, axes[0])
+            inner = _Scope((root for _, roots in outputs for root in roots), scope, axes[0])
             self._nest(axes[1:], outputs, inner)
             scope.body.append(Loop(axes[0], tuple(inner.carries), tuple(inner.body), backward=bool(inner.backward)))
             return
-        for output, term in outputs:
-            self._store(output, self.value(term, scope), scope)
+        for output, (term, *operands) in outputs:
+            value = self.value(term, scope)
+            self.named |= dict.fromkeys(operands, "place")
+            self._store(output, value, tuple(self._address(self.value(o, scope), scope) for o in operands), scope)
 
     # --- statements ---
 
@@ -160,15 +168,17 @@ class _Lowering:
         scope.body.append(Const(out, value))
         return out
 
-    def _store(self, output: Stored, value: Value, scope: _Scope) -> None:
+    def _store(self, output: Stored, value: Value, operands: tuple[Value, ...], scope: _Scope) -> None:
         # a grid axis that the output lacks: only its first position stores, or programs would race
         missing = [t.axis for t in self.tiling.used if t.role == "grid" and t.count > 1 and t.axis not in output.axes]
         guards: list[Guard] = [(Index.of(a), a.extent) for a in output.axes if self.tiling.ragged(a)]
         guards += [(Index.of(a), 1) for a in missing]
         axes = self.tiling.block((*output.axes, *missing))
-        index = dimension_indices(output.shape, output.axes)
+        index = output.places if isinstance(output, Window) else dimension_indices(output.shape, output.axes)
+        reached = ((i, n, self.tiling.padded_range(i, output.axes)) for i, n in zip(index, output.shape, strict=True))
+        guards += [(i, n) for i, n, (low, high) in reached if low < 0 or high >= n]
         value = self._cast(scope, value, output.dtype)
-        scope.body.append(Store(output, index, value, axes, tuple(guards), output.size >= WIDE))
+        scope.body.append(Store(output, index, operands, value, axes, tuple(guards), output.size >= WIDE))
 
     # --- terms ---
 

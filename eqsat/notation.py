@@ -64,6 +64,36 @@ class Stored(Tensor):
     term: Term
     axes: tuple[Axis, ...]
 
+    @property
+    def roots(self) -> tuple[Term, ...]:
+        """The terms that writing it takes."""
+        return (self.term,)
+
+    @property
+    def written_nbytes(self) -> int:
+        return self.nbytes
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Window(Stored):
+    """An output of which `term`, over `axes`, is written at `places`; elsewhere it stays what `base` is, in whose buffer it lies.
+
+    One place per dimension; a Dynamic atom stands for the operand with its slot number. Places outside of the tensor are not
+    written.
+    """
+
+    base: Tensor
+    places: tuple[Index, ...]
+    operands: tuple[Term, ...]
+
+    @property
+    def roots(self) -> tuple[Term, ...]:
+        return (self.term, *self.operands)
+
+    @property
+    def written_nbytes(self) -> int:
+        return prod(a.extent for a in self.axes) * element_nbytes(self.dtype)
+
 
 def output_axes(shape: Iterable[int]) -> tuple[Axis, ...]:
     """The axes x0, x1, ... of a shape; a dimension of extent 1 has none, and its position counts all the same."""
@@ -292,12 +322,14 @@ class Kernel:
 
     Every output's term loads only leaf tensors. All outputs share an iteration space: the axes of the first output
     contain those of the others. A kernel that is `hiding` need not visit what a mask gives the weight 0 in a sum of products,
-    be it a NaN or an infinity (see `eqsat.limits`).
+    be it a NaN or an infinity (see `eqsat.limits`). An output may take over the buffer of an input that is `donated` (see
+    `eqsat.updates`).
     """
 
     name: str
     outputs: tuple[Stored, ...]
     hiding: bool = False
+    donated: frozenset[Tensor] = frozenset()
 
     @cached_property
     def inputs(self) -> tuple[Tensor, ...]:
@@ -307,7 +339,7 @@ class Kernel:
     @cached_property
     def terms(self) -> tuple[Term, ...]:
         """Distinct subterms of all outputs, operands first."""
-        return tuple(dict.fromkeys(t for o in self.outputs for t in o.term.walk()))
+        return tuple(dict.fromkeys(t for o in self.outputs for root in o.roots for t in root.walk()))
 
     @property
     def axes(self) -> tuple[Axis, ...]:

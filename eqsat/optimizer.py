@@ -17,7 +17,7 @@ from eqsat.control import CONTROL
 from eqsat.cost import FREE, OBJECTIVES, UNDER_A_CAP, Cost, price
 from eqsat.devices import Device, device
 from eqsat.egraph import Budget, Engine, Saturated, engine_for
-from eqsat.extract import Choice, choose
+from eqsat.extract import Choice, choose, in_order
 from eqsat.graph import Equation, Graph
 from eqsat.hoisting import hoisted
 from eqsat.kernels import Candidate, Pool
@@ -29,6 +29,7 @@ from eqsat.read import Call, Reading, read
 from eqsat.regions import Region, cut, kept_steps, loads_in, local, retarget
 from eqsat.rule import TIERS, Rule, select
 from eqsat.schedule import schedules
+from eqsat.updates import giving_up, handed_on
 from eqsat.work import Work
 
 PROVED = 1e-4  # a relative gap below this is none
@@ -47,6 +48,7 @@ class Request:
     time_limit: float
     rules: tuple[Rule, ...]
     cache: bool | str | PathLike[str] = True
+    donate: tuple[int, ...] = ()
 
     def admitting(self) -> Request:
         """With those of its rules only that its tier admits."""
@@ -69,6 +71,7 @@ def optimize(
     rules: Iterable[Rule] | None = None,
     cache: bool | str | PathLike[str] = True,
     memory_limit: int | None = None,
+    donate: Sequence[int] = (),
     **kwargs: Any,
 ) -> Program:
     """Find a cheaper program for `fn` and return it as kernels.
@@ -84,6 +87,8 @@ def optimize(
     cache: False to search anew and keep nothing, or the folder to use instead of the user's own (see `eqsat.cache`).
     memory_limit: the most bytes of temporaries that may be alive at once; what the objective asks for counts for less and less
         until the program keeps to it.
+    donate: positions of arguments that a call uses up, as `donate_argnums` of `jax.jit`: an output that differs from one of them
+        in a window alone, such as a cache with a new row, is written in its buffer.
 
     Raises ValueError for an unknown target or tier, an argument number out of range, or a memory limit that no program found
     keeps to, and TypeError or ValueError where `fn` cannot be traced.
@@ -95,14 +100,14 @@ def optimize(
     moved, least = hoisted(graph), float("inf")
     for judged in (objective, *(UNDER_A_CAP if memory_limit is not None else ())):
         search = _Search(card, admitted, judged, start + time_limit, cache_of(cache))
-        program = _planned(moved, search, numerics, constants)
+        program = _planned(moved, search, numerics, constants, donate)
         least = min(least, program.peak_nbytes)
         if memory_limit is None or least <= memory_limit:
             break
     else:
         raise ValueError(f"memory_limit: at least {least:,} bytes for temporaries required, got {memory_limit:,}; raise it")
     program.graph, program.baseline = graph, _as_written(graph, card)
-    program.request = Request(target, numerics, judged, tuple(constants), time_limit, admitted, cache)
+    program.request = Request(target, numerics, judged, tuple(constants), time_limit, admitted, cache, tuple(donate))
     program.notes.update(
         distinct_regions=len(search.plans),
         rules=tuple(dict.fromkeys(r for plan in search.plans.values() for r in plan.rules)),
@@ -125,10 +130,12 @@ def checked(target: str, numerics: str, objective: str) -> Device:
     return card
 
 
-def _planned(graph: Graph, search: _Search, numerics: str, constants: Sequence[int] | None) -> Program:
+def _planned(
+    graph: Graph, search: _Search, numerics: str, constants: Sequence[int] | None, donate: Sequence[int] = ()
+) -> Program:
     """The program of a graph, or of a loop's body, in which nothing is computed once (`constants` is None)."""
     reading = read(graph)
-    outputs, parts = parts_of(graph, reading, constants, search.card)
+    outputs, parts = parts_of(graph, reading, constants, search.card, donate)
     log.info("read %s: %d equations, %d tensors, %d parts", graph.name, len(graph.equations), len(reading.steps), len(parts))
     bodies = {body: _planned(body, search, numerics, None) for e in graph.equations for body in e.bodies}
     planned: list[PlannedKernel | Call] = []
@@ -182,22 +189,28 @@ def looped(equation: Equation, costs: Sequence[Cost]) -> Cost:
 
 
 def parts_of(
-    graph: Graph, reading: Reading, constants: Sequence[int] | None, card: Device
+    graph: Graph, reading: Reading, constants: Sequence[int] | None, card: Device, donate: Sequence[int] = ()
 ) -> tuple[tuple[Tensor, ...], list[Region | Call]]:
     """The program's output tensors, and what it is cut into: regions and calls, in program order."""
     fixed = frozenset() if constants is None else _constant_tensors(graph, reading, constants)
     steps, renamed = kept_steps(reading.steps, reading.outputs)
     outputs = tuple(renamed.get(t, t) for t in reading.outputs)
-    return outputs, overlapped(cut(steps, outputs, fixed), outputs, card)
+    given = [reading.inputs[leaf] for leaf in leaves_of(graph, donate, "donate")]
+    return outputs, giving_up(overlapped(cut(steps, outputs, fixed), outputs, card), handed_on(given, outputs))
+
+
+def leaves_of(graph: Graph, positions: Sequence[int], option: str) -> list[int]:
+    """The flat inputs of arguments at these positions."""
+    count = len(graph.argument_leaves)
+    for n in positions:
+        if not -count <= n < count:
+            raise ValueError(f"{option}: positions of the {count} positional arguments required, got {n}")
+    return [leaf for n in positions for leaf in graph.argument_leaves[n]]
 
 
 def _constant_tensors(graph: Graph, reading: Reading, constants: Sequence[int]) -> frozenset[Tensor]:
     """Leaves that never change: closed-over arrays and the leaves of the arguments declared constant."""
-    count = len(graph.argument_leaves)
-    for n in constants:
-        if not -count <= n < count:
-            raise ValueError(f"constants: positions of the {count} positional arguments required, got {n}")
-    leaves = [leaf for n in constants for leaf in graph.argument_leaves[n]]
+    leaves = leaves_of(graph, constants, "constants")
     return frozenset(reading.constants) | frozenset(reading.inputs[leaf] for leaf in leaves)
 
 
@@ -319,12 +332,15 @@ class _Search:
         if remaining <= 0:
             return self._unoptimised(region, "time limit reached: kernels as written")
         found = search_region(engine_for(self.rules), region, self.card, self.objective, remaining)
+        kernels = in_order(found.choice.candidates)
+        if kernels is None:  # something reads what was overwritten
+            return self._optimise(replace(region, donated=frozenset()))
         for name, rows in found.saturated.rows_of_rule.most_common():
             log.debug("  %s made %d e-nodes", name, rows)
-        for candidate in found.choice.candidates:
+        for candidate in kernels:
             log.debug("  chose %s, %.2f us: %s", candidate.kernel.name, candidate.cost.seconds * 1e6, candidate.schedule)
         complete = not found.saturated.stopped.startswith("time")
-        return RegionPlan(region, self._named(found.choice.candidates), found.choice.gap, found.summary, complete)
+        return RegionPlan(region, self._named(kernels), found.choice.gap, found.summary, complete)
 
     def _unoptimised(self, region: Region, summary: str) -> RegionPlan:
         kernels = []

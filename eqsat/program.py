@@ -196,8 +196,10 @@ class Program:
     # --- running
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The outputs for arguments of the structure, shapes and dtypes that the program was made for."""
-        return jax.tree_util.tree_unflatten(self.graph.out_tree, self.run(*self.flat(*args, **kwargs)))
+        """The outputs for arguments of the structure, shapes and dtypes that the program was made for; uses up donated ones."""
+        flat = self.flat(*args, **kwargs)
+        results = self.run(*flat) if traced() or not self.donated else self._using_up(self.held(flat), *flat)
+        return jax.tree_util.tree_unflatten(self.graph.out_tree, results)
 
     def flat(self, *args: Any, **kwargs: Any) -> list[Array]:
         """The arguments as a flat list of arrays; raises TypeError or ValueError where they do not fit."""
@@ -228,13 +230,27 @@ class Program:
     def run(self, *flat: Array) -> list[Array]:
         """The flat outputs for flat arguments of the right shapes; under JAX's transformations see `eqsat.transform`."""
         with self.graph.mode():
-            return apply(self.function, flat) if traced() else self._compiled(self.held(flat), list(flat))
+            return apply(self.function, flat) if traced() else self._compiled(self.held(flat), *flat)
 
     @cached_property
-    def _compiled(self) -> Callable[[list[Array], list[Array]], list[Array]]:
+    def _compiled(self) -> Callable[..., list[Array]]:
         if self.function.in_line:
-            return self.apart
-        return jax.jit(lambda held, flat: program_p.bind(*held, *flat, function=self.function), compiler_options=KEEP_CASTS)
+            return lambda held, *flat: self.apart(held, list(flat))
+        return self._jit()
+
+    @cached_property
+    def _using_up(self) -> Callable[..., list[Array]]:
+        return self._jit(donate_argnums=tuple(1 + leaf for leaf in self.donated))
+
+    def _jit(self, **options: Any) -> Callable[..., list[Array]]:
+        bound = lambda held, *flat: program_p.bind(*held, *flat, function=self.function)  # noqa: E731
+        return jax.jit(bound, compiler_options=KEEP_CASTS, **options)
+
+    @property
+    def donated(self) -> tuple[int, ...]:
+        """The flat inputs whose buffers a call takes over."""
+        given = () if self.request is None else self.request.donate
+        return tuple(leaf for n in given for leaf in self.graph.argument_leaves[n])
 
     def apart(self, held: list[Array], flat: list[Array]) -> list[Array]:
         """The steps, compiled on their own; only a jit that is not inside another may keep XLA from dropping roundings."""
@@ -251,7 +267,7 @@ class Program:
     @cached_property
     def function(self) -> Function:
         """The program to JAX's transformations."""
-        again = None if self.request is None else replace(self.request, constants=()).optimize
+        again = None if self.request is None else replace(self.request, constants=(), donate=()).optimize
         return Function(self.name, self.graph.jaxpr, again, program=self)
 
     def held(self, flat: Sequence[Array]) -> list[Array]:

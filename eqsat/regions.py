@@ -34,6 +34,7 @@ class Region:
     definitions: tuple[Stored, ...]
     outputs: tuple[Stored, ...]
     constant: frozenset[Tensor] = frozenset()  # inputs whose values never change
+    donated: frozenset[tuple[Tensor, Tensor]] = frozenset()  # an input that nothing needs later, the output that gets its buffer
 
     @property
     def key(self) -> Hashable:
@@ -52,7 +53,7 @@ class Region:
                 )
             )
             number[definition] = len(number)
-        return tuple(rows)
+        return (*rows, *sorted((number[given], number[made]) for given, made in self.donated))
 
 
 def _structure(term: Term, number: dict[Tensor, int]) -> Hashable:
@@ -458,7 +459,9 @@ def local(region: Region) -> Region:
     inputs = tuple(canonical.tensors[t] for t in region.inputs)
     definitions = tuple(canonical.define(s) for s in region.definitions)
     outputs = tuple(new for old, new in zip(region.definitions, definitions, strict=True) if old in region.outputs)
-    return Region(inputs, definitions, outputs, frozenset(canonical.tensors[t] for t in region.constant))
+    constant = frozenset(canonical.tensors[t] for t in region.constant)
+    donated = frozenset((canonical.tensors[given], canonical.tensors[made]) for given, made in region.donated)
+    return Region(inputs, definitions, outputs, constant, donated)
 
 
 def retarget(term: Term, tensors: dict[Tensor, Tensor], memo: dict[Term, Term] | None = None) -> Term:

@@ -58,4 +58,4 @@ def scanned(kernel: Kernel) -> Kernel:
             except ValueError:  # the axis is bound inside of what is folded
                 continue
             done[t] = scan(r.name, r.axis, arg, r.reverse)
-    return Kernel(kernel.name, tuple(replace(o, term=done[o.term]) for o in kernel.outputs))
+    return replace(kernel, outputs=tuple(replace(o, term=done[o.term]) for o in kernel.outputs))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import prod
 
 from eqsat.index import Axis, Index
-from eqsat.notation import Tensor
+from eqsat.notation import Tensor, Window
 
 
 @dataclass(frozen=True)
@@ -186,13 +186,14 @@ class Loop:
 
 @dataclass(frozen=True)
 class Store:
-    """tensor[index] = value on the lanes that all guards admit; value.dtype is the tensor's.
+    """tensor[index] = value on the lanes that all guards admit; value.dtype is the tensor's. `operands` are as in Load.
 
     `axes` are the axes (tile > 1) of the stored block: value is broadcast to them.
     """
 
     tensor: Tensor
     index: tuple[Index, ...]
+    operands: tuple[Value, ...]
     value: Value
     axes: tuple[Axis, ...]
     guards: tuple[tuple[Index, int], ...]
@@ -220,6 +221,12 @@ class TileProgram:
     num_stages: int
     group: int
     header: tuple[str, ...]
+
+    @property
+    def in_place(self) -> dict[int, int]:
+        """Of an output that is written in the buffer of an input, and only in part: the numbers of both."""
+        windows = ((n, o.base) for n, o in enumerate(self.outputs) if isinstance(o, Window))
+        return {n: self.inputs.index(base) for n, base in windows}
 
     def tile_of(self, axis: Axis) -> TileAxis:
         return next(t for t in self.axes if t.axis == axis)

@@ -12,30 +12,30 @@ from functools import cached_property
 from math import inf, nan
 
 from eqsat.index import Axis, Index
-from eqsat.notation import Kernel, Stored, Term, cast, const, const_value, pos, rebuild, reduce, scalar, substitute
+from eqsat.notation import Kernel, Term, cast, const, const_value, pos, rebuild, reduce, scalar, substitute
 from eqsat.scalars import DTYPES, PART, REDUCTIONS, is_float
 from eqsat.scans import scanned
 from eqsat.schedule import Schedule
 from eqsat.tile import TileAxis, padded_range
+from eqsat.updates import in_place
 
 SMALLEST_DOT = 16  # the smallest tile that matrix instructions accept on every target
 Guard = tuple[Index, int]
 
 
 class Tiling:
-    """A kernel under a schedule; `outputs` pairs each stored tensor with its prepared term."""
+    """A kernel under a schedule; `outputs` pairs what is stored with its prepared terms."""
 
     def __init__(self, kernel: Kernel, schedule: Schedule):
-        self.kernel, running = kernel, scanned(kernel)
-        self.terms = running.terms
+        self.kernel = kernel = in_place(scanned(kernel))
+        self.terms = kernel.terms
         self.tiles = {t.axis: t for t in schedule.axes}
         self._check()
         for axis, t in self.tiles.items():
             if t.role == "loop" and t.tile >= axis.extent:  # one tile needs no loop
                 self.tiles[axis] = TileAxis(axis, t.tile, "resident")
         self._prepared: dict[Term, Term] = {}
-        pairs = zip(kernel.outputs, running.outputs, strict=True)
-        self.outputs: tuple[tuple[Stored, Term], ...] = tuple((o, self._prepare(r.term)) for o, r in pairs if o.size)
+        self.outputs = tuple((o, tuple(map(self._prepare, o.roots))) for o in kernel.outputs if o.size)
 
     def _check(self) -> None:
         bound = {b for t in self.terms if (b := t.bound) is not None and b.extent > 1}
@@ -81,15 +81,20 @@ class Tiling:
     @cached_property
     def used(self) -> tuple[TileAxis, ...]:
         """The axes that the program needs: a reduction axis that was merged into an output axis is gone."""
-        bound = {b for _, term in self.outputs for t in term.walk() if (b := t.bound) is not None}
+        bound = {b for t in self.prepared if (b := t.bound) is not None}
         needed = bound | {a for o, _ in self.outputs for a in o.axes}
         return tuple(t for t in self.tiles.values() if t.axis in needed and t.axis.extent != 1)
 
     @cached_property
     def uses(self) -> Counter[Term]:
         """How many terms have a term as operand; an output counts as one."""
-        terms = dict.fromkeys(t for _, term in self.outputs for t in term.walk())
-        return Counter([*(term for _, term in self.outputs), *(a for t in terms for a in t.args)])
+        roots = [root for _, roots in self.outputs for root in roots]
+        return Counter([*roots, *(a for t in self.prepared for a in t.args)])
+
+    @cached_property
+    def prepared(self) -> tuple[Term, ...]:
+        """Distinct subterms of all that is stored, and of where."""
+        return tuple(dict.fromkeys(t for _, roots in self.outputs for root in roots for t in root.walk()))
 
     def extreme(self, index: Index, open_: frozenset[Axis], sign: int) -> Index | None:
         """The least (sign -1) or greatest (1) value of an affine index over the tiles at hand, from their first positions.

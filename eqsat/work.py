@@ -13,6 +13,7 @@ from eqsat.limits import limits_of, visited
 from eqsat.notation import Kernel, Tensor, Term
 from eqsat.scalars import DTYPES, PART, PARTS, SCALARS
 from eqsat.scans import scanned
+from eqsat.updates import in_place
 
 SECTOR_NBYTES = 32  # the least that DRAM and L2 move
 RESIDENT_K = 128  # a contracted axis up to this extent is held whole
@@ -54,7 +55,7 @@ class Work:
     """What a kernel does, before any schedule."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel = scanned(kernel)
+        self.kernel = kernel = in_place(scanned(kernel))
         bound = dict.fromkeys(t.bound for t in kernel.terms if t.bound is not None)
         self.bound_axes: tuple[Axis, ...] = tuple(a for a in bound if a not in kernel.axes)
         self.axes: tuple[Axis, ...] = (*kernel.axes, *self.bound_axes)
@@ -165,7 +166,7 @@ class Work:
         read: dict[Tensor, int] = defaultdict(int)
         for r in self.reads:
             read[r.tensor] += prod(a.extent for a in r.scope) * r.element_nbytes
-        return sum(min(n, t.nbytes) for t, n in read.items()) + sum(o.nbytes for o in self.kernel.outputs)
+        return sum(min(n, t.nbytes) for t, n in read.items()) + sum(o.written_nbytes for o in self.kernel.outputs)
 
     @cached_property
     def flops(self) -> int:

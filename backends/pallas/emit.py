@@ -16,7 +16,7 @@ from eqsat.backends.pallas.text import WIDTH, Names, bare, dtype_name, enclosed,
 from eqsat.backends.pallas.views import Guard, Span, Tiles, View, box_of, guards_left, views
 from eqsat.backends.pallas.wrapper import empty_wrapper, wrapper
 from eqsat.index import Axis
-from eqsat.notation import Tensor
+from eqsat.notation import Tensor, Window
 from eqsat.scalars import DTYPES, SCALARS
 from eqsat.tile import Carry, Cast, Compute, Const, Dot, Load, Loop, Position, Reduce, Scan, Statement, Store, TileProgram, Value
 
@@ -190,18 +190,23 @@ class Printer:
 
     def _store(self, s: Store) -> list[str]:
         view = self.views[s.tensor]
+        if isinstance(s.tensor, Window):
+            self._note(
+                f"Not in the portable box form: a part of {s.tensor.name} is written, in the buffer of {s.tensor.base.name},"
+            )
+            self._note("which is right where references are addresses, as on GPUs.")
         guards = guards_left(s, view, self.tiles)
-        whole = [g for g in guards if not self.tiles.index_blocks(g[0]) & self._written(s)]
+        whole = [g for g in guards if not self.tiles.index_blocks(g[0], s.operands) & self._written(s)]
         lanes = [g for g in guards if g not in whole]
         lines = self._write(s, view, lanes)
         if not whole:
             return lines
-        body = [f"@pl.when({self.positions.mask(whole, ())})", f"def {self.names(s, f'store_{s.tensor.name}')}():"]
+        body = [f"@pl.when({self.positions.mask(whole, (), s.operands)})", f"def {self.names(s, f'store_{s.tensor.name}')}():"]
         return ["", *body, *indented(lines), ""]
 
     def _written(self, s: Store) -> frozenset[Axis]:
         """The block axes that the address of a store depends on."""
-        return frozenset(axis for i in s.index for axis in self.tiles.index_blocks(i))
+        return frozenset(axis for i in s.index for axis in self.tiles.index_blocks(i, s.operands))
 
     def _write(self, s: Store, view: View, guards: list[Guard]) -> list[str]:
         spans = box_of(s, view, self.tiles)
@@ -209,12 +214,12 @@ class Printer:
             return self._scatter(s, view, guards)
         own = tuple(axis for span in spans for axis in span.axes)
         value = self._merged(self._stored(s, own), spans)
-        target = f"{self._refs[s.tensor]}[{self.positions.box(spans, view)}]"
+        target = f"{self._refs[s.tensor]}[{self.positions.box(spans, view, s.operands)}]"
         if not guards:
             return [f"{target} = {value}"]
         self._note(f"Not in the portable box form: a masked store to {s.tensor.name} rewrites what it leaves out,")
         self._note("which is right only where programs run one after another.")
-        mask = self._merged(aligned(f"({self.positions.mask(guards, own)})", own, own), spans)
+        mask = self._merged(aligned(f"({self.positions.mask(guards, own, s.operands)})", own, own), spans)
         return [f"{target} = jnp.where({bare(mask)}, {value}, {target})"]
 
     def _stored(self, s: Store, axes: tuple[Axis, ...]) -> str:
@@ -237,8 +242,8 @@ class Printer:
         self._note(f"Not in the portable box form: elements of {s.tensor.name} are scattered,")
         self._note("which is right only where programs run one after another.")
         axes = tuple(a for a in s.axes if a in self._written(s))
-        offsets = self.positions.offsets(s.index, view, axes, (), s.wide)
-        mask = self.positions.mask(guards, axes)
+        offsets = self.positions.offsets(s.index, view, axes, s.operands, s.wide)
+        mask = self.positions.mask(guards, axes, s.operands)
         at = self.names((s, "at"), f"{s.tensor.name}_at")
         dead = [f"{at} = jnp.where({mask}, {at}, {prod(view.padded)})"] if mask else []
         shaped = "" if len(view.shape) == 1 else f".reshape({', '.join(map(str, view.padded))})"
@@ -331,7 +336,7 @@ def _other_uses(statement: Statement) -> tuple[Value, ...]:
         case Dot():
             return (statement.acc,) if statement.acc else ()
         case Store():
-            return (statement.value,)
+            return (*statement.operands, statement.value)
         case Loop():
             return tuple(v for c in statement.carries for v in (c.init, c.result))
     return ()

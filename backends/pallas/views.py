@@ -9,7 +9,7 @@ access cuts by one axis of the grid is cut by the block specification instead of
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import prod
 
@@ -139,8 +139,13 @@ class View:
 def views(program: TileProgram, tiles: Tiles) -> dict[Tensor, View]:
     """A view of every input and output."""
     accesses = [s for s in program.statements() if isinstance(s, Load | Store)]
-    tensors = (*program.inputs, *program.outputs)
-    return {tensor: _view(tensor, [a for a in accesses if a.tensor is tensor], tiles) for tensor in tensors}
+    found = {t: _view(t, [a for a in accesses if a.tensor is t], tiles) for t in (*program.inputs, *program.outputs)}
+    for n, taken in program.in_place.items():  # one buffer, seen whole
+        base, output = program.inputs[taken], program.outputs[n]
+        view = _view(output, [a for a in accesses if a.tensor in (base, output)], tiles)
+        found[output] = replace(view, cuts=(None,) * len(view.shape))
+        found[base] = replace(found[output], tensor=base)
+    return found
 
 
 def _view(tensor: Tensor, accesses: list[Load | Store], tiles: Tiles) -> View:
@@ -198,7 +203,7 @@ def box_of(access: Load | Store, view: View, tiles: Tiles) -> list[Span] | None:
 
 
 def operands_of(access: Load | Store) -> Operands:
-    return access.operands if isinstance(access, Load) else ()
+    return access.operands
 
 
 def _pads(extent: int, spans: list[Span]) -> tuple[int, int]:

@@ -22,6 +22,8 @@ def wrapper(program: TileProgram, views: dict[Tensor, View], tiles: Tiles) -> li
         options += ["in_specs=[", *indented(_spec(views[t], steps, program, tiles) for t in program.inputs), "],"]
         options += ["out_specs=[", *indented(_spec(views[t], steps, program, tiles) for t in program.outputs), "],"]
     shapes = [f"jax.ShapeDtypeStruct({tupled(map(str, views[t].padded))}, {dtype_name(t.dtype)})," for t in program.outputs]
+    if aliases := {taken: n for n, taken in program.in_place.items()}:
+        options.append(f"input_output_aliases={aliases},")
     options += ["out_shape=[", *indented(shapes), "],", "interpret=interpret,", "compiler_params=compiler_params,"]
     call = [f"{tupled(outputs) if len(outputs) == 1 else ', '.join(outputs)} = pl.pallas_call(", *indented(["kernel,", *options])]
     results = [_restored(arrays[t], views[t]) for t in program.outputs]

@@ -38,6 +38,7 @@ from .text import bare, docstring, identifier, is_primary, literal, one_argument
 
 LINE = 118  # characters; a longer call is written with one argument a line
 INT32 = 1 << 31
+PROPAGATE = ", propagate_nan=tl.PropagateNan.ALL"  # said of floats alone
 MIN_DEPTH_OF_BYTES = 32  # least extent of the summed axis in a product of 8-bit matrices
 
 Axes = tuple[Axis, ...]
@@ -74,12 +75,14 @@ class _Printer:
         body = "\n".join(self.lines) or "    pass"
         name, pointers = kernel_name(self.program), ", ".join(self.plan.pointer.values())
         library = "from triton.language.extra import libdevice\n" if "libdevice." in body else ""
+        taken = self.program.in_place
+        in_place = f"IN_PLACE = {taken}  # the output written in the buffer of an input: numbers of both\n" if taken else ""
         helpers = "".join(f"{text}\n\n\n" for text in self.helpers.values())
         return (
             f"{docstring(self.program.header or (self.program.name,))}\n\n"
             f"import triton\nimport triton.language as tl\n{library}\n"
             f"GRID = ({self.program.programs},)\nNUM_WARPS = {self.program.num_warps}\n"
-            f"NUM_STAGES = {self.program.num_stages}\n\n\n"
+            f"NUM_STAGES = {self.program.num_stages}\n{in_place}\n\n"
             f"{helpers}@triton.jit\ndef {name}({pointers}):\n{body}\n\n\n"
             f'def launch(*tensors):\n    """Run the kernel on torch tensors: the inputs, then the outputs."""\n'
             f"    {name}[GRID](*tensors, num_warps=NUM_WARPS, num_stages=NUM_STAGES)\n"
@@ -309,10 +312,10 @@ class _Printer:
         return arguments
 
     def store(self, s: Store) -> None:
-        pointer = self.pointer(s.tensor, s.index, s.axes, (), s.wide)
-        varies = self.blocks((a for i in s.index for a in i.axes), s.axes)
+        pointer = self.pointer(s.tensor, s.index, s.axes, s.operands, s.wide)
+        varies = self.blocks((*(a for i in s.index for a in i.axes), *(a for v in s.operands for a in v.axes)), s.axes)
         arguments = [self.fill(pointer, varies, s.axes), self.operand(s.value, s.axes)]
-        if mask := self.mask(s.guards, s.axes):
+        if mask := self.mask(s.guards, s.axes, s.operands):
             arguments.append(f"mask={mask}")
         self.call("", "tl.store", arguments)
 
@@ -352,7 +355,10 @@ class _Printer:
         axes = s.out.axes
         if (axis := self.inside_test(s)) is not None:
             return self.spread(self.plan.inside[axis], self.blocks((axis,), axes), axes)
-        text = SCALARS[s.op].triton.format(*(self.operand(a, axes) for a in s.args))
+        spelling = SCALARS[s.op].triton
+        if DTYPES[s.out.dtype].kind != "float":
+            spelling = spelling.replace(PROPAGATE, "")
+        text = spelling.format(*(self.operand(a, axes) for a in s.args))
         return self.fill(text, (a for arg in s.args for a in arg.axes), axes)
 
     def inside_test(self, s: Compute) -> Axis | None:

@@ -77,15 +77,20 @@ def run(
 ) -> tuple[list[Array], Report | None]:
     """Run all programs of the emitted text, or only those numbered in `programs`, and return the outputs.
 
-    Outputs start as NaN, integers as a bit pattern, so that what no program stores shows. With `check` the second
+    Outputs start as NaN, integers as a bit pattern, so that what no program stores shows; one that is written in the buffer of an
+    input starts as that. With `check` the second
     result is a Report, else None.
     """
     module = load(source)
-    outputs = [poisoned(spec.shape, spec.dtype) for spec in output_specs]
-    arrays = [np.ascontiguousarray(a).reshape(np.shape(a)) for a in inputs] + outputs
+    given = [np.ascontiguousarray(a).reshape(np.shape(a)) for a in inputs]
+    in_place = getattr(module, "IN_PLACE", {})
+    outputs = [
+        given[in_place[n]].copy() if n in in_place else poisoned(spec.shape, spec.dtype) for n, spec in enumerate(output_specs)
+    ]
+    arrays = given + outputs
     function = kernel(module)
     named = dict(zip(inspect.signature(function.fn).parameters, arrays, strict=True))
-    written = list(named)[len(inputs) :]
+    written = [name for n, name in enumerate(list(named)[len(inputs) :]) if n not in in_place]
     recorder = Recorder(named, written) if check else None
     with _lock, np.errstate(all="ignore"), _interpreting(module, recorder):
         _run_programs(function, named, range(module.GRID[0]) if programs is None else programs, module.GRID[0], recorder)

@@ -24,7 +24,8 @@ def call(source: str, program: TileProgram, *arrays: jax.Array, target: str | in
         return tuple(jnp.zeros(t.shape, t.dtype) for t in program.outputs)
     name, text = triton_ir(source, program, capability(target))
     results = tuple(jax.ShapeDtypeStruct(t.shape, np.dtype(t.dtype)) for t in program.outputs)  # type: ignore[no-untyped-call]
-    outputs = jax.ffi.ffi_call(CUSTOM_CALL, results)(
+    aliases = {taken: n for n, taken in program.in_place.items()}  # XLA copies the input first if it is needed later
+    outputs = jax.ffi.ffi_call(CUSTOM_CALL, results, input_output_aliases=aliases)(
         *arrays,
         name=name,
         ir=text,

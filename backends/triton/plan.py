@@ -38,7 +38,7 @@ def operands(statement: Statement) -> tuple[Value, ...]:
         case Loop():
             return tuple(c.init for c in statement.carries)
         case Store():
-            return (statement.value,)
+            return (*statement.operands, statement.value)
     return ()
 
 
@@ -112,7 +112,9 @@ class Plan:
             return False
         if isinstance(reader, Compute):
             return all(SCALARS[reader.op].triton.count(f"{{{i}}}") == 1 for i, a in enumerate(reader.args) if a is value)
-        return isinstance(reader, Cast | Store | Reduce) or (isinstance(reader, Dot) and isinstance(self.definition[value], Cast))
+        if isinstance(reader, Store):
+            return value is reader.value
+        return isinstance(reader, Cast | Reduce) or (isinstance(reader, Dot) and isinstance(self.definition[value], Cast))
 
     def seen_at(self, place: Place, reader: Statement | Carry) -> Place:
         """Where the line that holds the reader stands."""

@@ -1,0 +1,145 @@
+"""Updates in place: of a donated array only the window is written, right wherever it lies; a plan counts no more than that."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqsat
+from eqsat.interpret import interpret
+from eqsat.lower import lower
+
+pytest.importorskip("triton")
+
+from eqsat.backends import pallas, triton  # noqa: E402
+from eqsat.backends.triton import interpret as checked  # noqa: E402
+from eqsat.backends.triton import launch  # noqa: E402
+
+CACHE = np.arange(2 * 3 * 20 * 8, dtype=np.float32).reshape(2, 3, 20, 8)
+ROW = -np.arange(1, 49, dtype=np.float32).reshape(2, 3, 1, 8)
+
+
+def in_triton(tiles, arrays):
+    outputs, report = checked.run(triton.emit(tiles), arrays, tiles.outputs, check=True)
+    assert report.ok, report
+    return outputs
+
+
+def in_pallas(tiles, arrays):
+    return pallas.run(pallas.emit(tiles), [jnp.asarray(a) for a in arrays], interpret=True)
+
+
+INTERPRETERS = {"tiles": interpret, "triton": in_triton, "pallas": in_pallas}
+
+
+def flat(program, way, *arrays):
+    """The results, each kernel run by an interpreter."""
+
+    def run(planned, given):
+        return [*map(jnp.asarray, INTERPRETERS[way](lower(planned.kernel, planned.schedule), [np.asarray(a) for a in given]))]
+
+    return program.inline(*map(jnp.asarray, arrays), launch=run)
+
+
+def slice_of(cache, row, i):
+    return jax.lax.dynamic_update_slice(cache, row * 2, (0, 0, i, 0))
+
+
+def rows_of(cache, row, i):
+    return jax.lax.dynamic_update_slice(cache, jnp.concatenate([row, row + 1, row * 3], 2), (0, 0, i, 0))
+
+
+def dropped(cache, row, i):
+    return cache.at[:, :, i].set(row[:, :, 0])
+
+
+def added(cache, row, i):
+    return cache.at[:, :, i].add(row[:, :, 0])
+
+
+def by_mask(cache, row, i):
+    return jnp.where(jnp.arange(20)[:, None] == i, row, cache)
+
+
+def by_range(cache, row, i):
+    at = jnp.arange(20)[:, None] - i
+    return jnp.where((at >= -1) & (at < 2) & (row > -40), row * at, cache)
+
+
+def each_its_own(cache, row, i):
+    return jnp.where(jnp.arange(20)[None, None, :, None] == (i + jnp.arange(2))[:, None, None, None] * 3, row, cache)
+
+
+def fixed(cache, row, i):
+    return cache.at[:, 1, 4:7].set(row[:, 0] + i)
+
+
+UPDATES = {  # function, elements written at most
+    "a slice": (slice_of, 48),
+    "three rows": (rows_of, 3 * 48),
+    "a row that may be dropped": (dropped, 48),
+    "a sum": (added, 48),
+    "a mask": (by_mask, 48),
+    "a place for each batch": (each_its_own, 48),
+    "a mask of each element": (by_range, 3 * 48),
+    "a fixed place": (fixed, 2 * 3 * 8),
+}
+
+
+@pytest.mark.parametrize("way", ["triton", *(pytest.param(w, marks=pytest.mark.nightly) for w in ("tiles", "pallas"))])
+@pytest.mark.parametrize("name", UPDATES)
+def test_only_the_window_is_written(name, way):
+    fn, written = UPDATES[name]
+    program = eqsat.optimize(fn, CACHE, ROW, np.int32(0), donate=(0,))
+    (planned,) = program.kernels
+    assert planned.kernel.donated == {t for t in planned.kernel.inputs if t.name == "cache"}
+    assert planned.cost.nbytes <= 4 * (2 * written + 50)
+    for i in (-30, 0, 7, 19, 20):
+        (got,) = flat(program, way, CACHE, ROW, np.int32(i))
+        np.testing.assert_array_equal(got, fn(jnp.asarray(CACHE), jnp.asarray(ROW), jnp.int32(i)), err_msg=f"{name} at {i}")
+
+
+def test_what_reads_the_old_array_runs_first_or_nothing_is_overwritten():
+    def before(cache, row, i):
+        return slice_of(cache, row, i), cache.sum((0, 2))
+
+    def beside(cache, row, i):  # every element of the window comes from one that another program may have overwritten
+        return jax.lax.dynamic_update_slice(cache, cache[:, :, 3:4, ::-1], (0, 0, i, 0))
+
+    def behind(cache, row, i):
+        new = slice_of(cache, row, i)
+        return new, cache @ new[0, 0].T
+
+    for fn in (before, beside, behind):
+        program = eqsat.optimize(fn, CACHE, ROW, np.int32(0), donate=(0,))
+        overwritten: set = set()
+        for step in program.launches:
+            assert not overwritten & set(step.inputs), fn.__name__
+            overwritten |= {t for t, own in zip(step.inputs, step.kernel.inputs, strict=True) if own in step.kernel.donated}
+        assert bool(overwritten) == (fn is before), fn.__name__
+        wanted = jax.tree.leaves(fn(jnp.asarray(CACHE), jnp.asarray(ROW), jnp.int32(4)))
+        for got, want in zip(flat(program, "tiles", CACHE, ROW, np.int32(4)), wanted, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+def test_arguments_that_are_kept_are_copied_and_the_copy_is_counted():
+    program = eqsat.optimize(slice_of, CACHE, ROW, np.int32(0))
+    assert not program.kernels[0].kernel.donated and program.cost.nbytes >= 2 * CACHE.nbytes
+
+
+def test_a_call_uses_up_what_is_donated():
+    for call in (eqsat.optimize(slice_of, CACHE, ROW, np.int32(0), donate=(0,)), eqsat.jit(slice_of, donate_argnames="cache")):
+        cache, row = jnp.array(CACHE), jnp.array(ROW)
+        np.testing.assert_array_equal(call(cache, row, jnp.int32(5)), slice_of(jnp.array(CACHE), row, jnp.int32(5)))
+        assert cache.is_deleted() and not row.is_deleted()
+    with pytest.raises(ValueError, match="donate: positions of the 3 positional arguments required, got 3"):
+        eqsat.optimize(slice_of, CACHE, ROW, np.int32(0), donate=(3,))
+
+
+def test_xla_is_told_of_the_buffer():
+    (planned,) = eqsat.optimize(slice_of, CACHE, ROW, np.int32(0), donate=(0,)).kernels
+    tiles = lower(planned.kernel, planned.schedule)
+    given = [jax.ShapeDtypeStruct(t.shape, t.dtype) for t in tiles.inputs]
+    traced = jax.jit(lambda *a: launch.call(planned.source("triton"), tiles, *a)).trace(*given)
+    text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert "output_operand_alias" in text and f"operand_index = {tiles.in_place[0]}" in text
