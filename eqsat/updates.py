@@ -47,13 +47,13 @@ def handed_on(given: Iterable[Tensor], outputs: Iterable[Tensor]) -> dict[Tensor
 
 def giving_up(parts: Sequence[Region | Any], handed: Mapping[Tensor, Tensor]) -> list[Region | Any]:
     """The parts of a program; regions know which inputs nothing reads after them whose buffers their outputs get."""
-    later: set[Any] = set()
+    later: set[Tensor] = set()
     result = []
     for part in reversed(parts):
         if isinstance(part, Region):
             pairs = ((t, o) for t, o in handed.items() if t in part.inputs and t not in later and o in part.outputs)
             part = replace(part, donated=frozenset(pairs))
-        later.update(part.inputs)
+        later.update(t for t in part.inputs if isinstance(t, Tensor))
         result.append(part)
     return result[::-1]
 
