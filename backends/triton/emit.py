@@ -34,11 +34,10 @@ from eqsat.tile import (
 from .parts import helper
 from .plan import Plan, guarded_axes, mentioned, mentioned_below, whole_axis
 from .source import COMBINE
-from .text import bare, docstring, identifier, is_primary, literal, one_argument, primary, shape_text
+from .text import bare, docstring, identifier, is_primary, literal, one_argument, operation, primary, shape_text
 
 LINE = 118  # characters; a longer call is written with one argument a line
 INT32 = 1 << 31
-PROPAGATE = ", propagate_nan=tl.PropagateNan.ALL"  # said of floats alone
 MIN_DEPTH_OF_BYTES = 32  # least extent of the summed axis in a product of 8-bit matrices
 
 Axes = tuple[Axis, ...]
@@ -355,10 +354,7 @@ class _Printer:
         axes = s.out.axes
         if (axis := self.inside_test(s)) is not None:
             return self.spread(self.plan.inside[axis], self.blocks((axis,), axes), axes)
-        spelling = SCALARS[s.op].triton
-        if DTYPES[s.out.dtype].kind != "float":
-            spelling = spelling.replace(PROPAGATE, "")
-        text = spelling.format(*(self.operand(a, axes) for a in s.args))
+        text = operation(s.op, s.out.dtype).format(*(self.operand(a, axes) for a in s.args))
         return self.fill(text, (a for arg in s.args for a in arg.axes), axes)
 
     def inside_test(self, s: Compute) -> Axis | None:

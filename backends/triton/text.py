@@ -6,7 +6,9 @@ import ast
 import re
 from collections.abc import Iterable
 
-from eqsat.scalars import DTYPES
+from eqsat.scalars import DTYPES, SCALARS
+
+PROPAGATE = ", propagate_nan=tl.PropagateNan.ALL"  # said of floats alone
 
 
 def identifier(text: str) -> str:
@@ -24,6 +26,12 @@ def literal(value: float | int | bool, dtype: str) -> str:
         return str(int(value))
     text = repr(float(value))
     return f'float("{text}")' if text.lstrip("-") in ("inf", "nan") else text
+
+
+def operation(name: str, dtype: str) -> str:
+    """Triton's spelling of a scalar operation, with places for its operands."""
+    spelling = SCALARS[name].triton
+    return spelling if DTYPES[dtype].kind == "float" else spelling.replace(PROPAGATE, "")
 
 
 def shape_text(sizes: Iterable[int]) -> str:
