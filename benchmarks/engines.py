@@ -44,7 +44,7 @@ def eqsat_engine(numerics: str) -> Callable[[Workload, Size, Graph], Run]:
     def prepare(workload: Workload, size: Size, graph: Graph) -> Run:
         import eqsat
 
-        program = eqsat.optimize(size.fn, *size.args, target=others.TARGET, numerics=numerics, constants=workload.constants)
+        program = eqsat.optimize(size.fn, *size.args, target=others.target(), numerics=numerics, constants=workload.constants)
         return lambda flat: program.run(*flat)
 
     return prepare

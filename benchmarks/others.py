@@ -15,13 +15,17 @@ Array = Any
 Run = Callable[[Sequence[Array]], list[Array]]
 Prepare = Callable[[Workload, Size, Graph], Run]
 Writer = Callable[[Size, Graph], Any]
-TARGET = "h100"  # whose costs guide eqsat's choice, whoever runs the result
+
+
+def target() -> str:
+    """The device whose costs guide eqsat's choice, whoever runs the result."""
+    return "cpu" if jax.default_backend() == "cpu" else "h100"
 
 
 def _optimized(size: Size) -> Any:
     import eqsat
 
-    return eqsat.optimize(size.fn, *size.args, target=TARGET)
+    return eqsat.optimize(size.fn, *size.args, target=target())
 
 
 def onnx_as_written(size: Size, graph: Graph) -> Any:

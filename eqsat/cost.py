@@ -96,15 +96,17 @@ def _array_cost(work: Work, device: Device) -> Cost:
     """The cost of running a kernel as array programs: every value once, the operands and results of products in memory."""
     points = lambda scope: prod(a.extent for a in scope)  # noqa: E731
     moved, products = work.nbytes, 0.0
-    for c in work.contractions:
+    pieces, contractions = work.as_arrays()
+    for c in contractions:
         rows, columns, result = c.rows | {c.k}, c.columns | {c.k}, c.rows | c.columns
         moved += sum(2 * points(scope) * DTYPES[c.term.dtype].nbytes for scope in [result, *(rows, columns)[: c.computed]])
         products += 2 * points(c.scope) / device.contraction_flops(c.term.dtype if c.split else c.dtype)
     rate = device.dram_bytes_per_second if moved > device.l2_nbytes else device.l2_bytes_per_second
     units = {"vector": device.vector_flops / 2, "special": device.special_ops_per_second}
-    pointwise = sum(points(scope) * operations / units[u] for (scope, u, _), operations in work.work.items() if u in units)
+    pointwise = sum(points(scope) * operations / units[u] for (scope, u, _), operations in pieces.items() if u in units)
     terms = {"tensor": products, "vector": pointwise, "dram": moved / rate, "launch": device.launch_seconds}
-    seconds = device.launch_seconds + products + max(pointwise, moved / rate)
+    most, least = max(pointwise, moved / rate), min(pointwise, moved / rate)
+    seconds = device.launch_seconds + products + most + OVERLAP_LOSS * least
     return Cost(seconds, 1, work.nbytes, work.flops, max(terms, key=lambda name: terms[name]))
 
 

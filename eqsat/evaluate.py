@@ -21,6 +21,7 @@ import numpy as np
 from eqsat.arrays import JAX, NUMPY, Array, Arrays, Value, names_of, shape_of, union
 from eqsat.index import Axis, Index, Quotient, Remainder
 from eqsat.loads import digits_of, index_breakpoints, index_dtype, load_value, number_of
+from eqsat.maxima import replaceable
 from eqsat.notation import Stored, Tensor, Term, const_value, reduce, substitute
 from eqsat.scalars import DTYPES, REDUCTIONS, is_float, is_integer
 from eqsat.scans import Running, running
@@ -54,6 +55,8 @@ def evaluate_all(
     """Several terms over their axes; what they share is computed once. Other `numerics` may take sums apart."""
     wanted = list(wanted)
     evaluator = Evaluator(dict(arrays), ops, widen, numerics)
+    if ops.convolves:  # not the oracle
+        evaluator.replaceable = replaceable(term for term, _ in wanted)
     breaks: dict[Axis, set[int]] = {}
     for t in dict.fromkeys(t for term, _ in wanted for t in term.walk()):
         _ = t.axes  # operands come first in a walk, so that this cached fact never recurses deeply
@@ -66,7 +69,9 @@ def evaluate_all(
 def _over_digits(run: Evaluator, term: Term, axes: tuple[Axis, ...], breaks: dict[Axis, set[int]]) -> Array:
     """Evaluate over the digits of axes that occur under // and %, so that what varies with one digit is as small as that."""
     digits = digits_of({a: breaks[a] for a in axes if a in breaks})
-    term = substitute(term, {a: number_of(ds) for a, ds in digits.items()})
+    spelled = {a: number_of(ds) for a, ds in digits.items()}
+    term = substitute(term, spelled)
+    run.replaceable |= {substitute(t, spelled) for t in run.replaceable if digits.keys() & t.axes}
     spread = tuple(d for a in axes for d in digits.get(a, (a,)))
     run.place |= {a: n for n, a in enumerate(spread)}
     array = run.over(term, spread)
@@ -82,6 +87,7 @@ class Evaluator:
         self.arrays, self.ops, self.widen, self.numerics = arrays, ops, widen, numerics
         self.values: dict[Term, Value] = {}
         self.place: dict[Axis, int] = {}  # of the output axes, in the order in which results are wanted
+        self.replaceable: frozenset[Term] = frozenset()  # maxima that may lose a NaN
         self.ways: dict[Term, Convolution | Parts | None] = {}
         self.exponentials: dict[tuple[Term, Axis], Value] = {}  # exp(s - max s), which an online sum and its divisor share
 
@@ -145,7 +151,8 @@ class Evaluator:
                 axes, factors = sum_of_product(term)
                 return self._sum_product([self.values[f] for f in factors], axes, term.dtype)
             case "reduce":
-                return self.fold(term.data[0], self.values[term.args[0]], (term.data[1],), term.dtype)
+                keeps_nan = term not in self.replaceable
+                return self.fold(term.data[0], self.values[term.args[0]], (term.data[1],), term.dtype, keeps_nan=keeps_nan)
             case "online":
                 return self._online(term)
         args = tuple(self._operand(a, term) for a in term.args)
@@ -328,24 +335,38 @@ class Evaluator:
 
     def _dot(self, a: Value, b: Value, axes: tuple[Axis, ...], dtype: str) -> Value:
         """Sum of a * b over `axes`, each of which at least one of them mentions."""
-        if self._first_place(b, a) < self._first_place(a, b):
-            a, b = b, a
         a = self.fold("sum", a, tuple(x for x in axes if x in a.axes and x not in b.axes), dtype)
         b = self.fold("sum", b, tuple(x for x in axes if x in b.axes and x not in a.axes), dtype)
+        if self._copied(b, a, axes) < self._copied(a, b, axes):
+            a, b = b, a
         summed = tuple(x for x in axes if x in a.axes)
         batch = tuple(x for x in a.axes if x in b.axes and x not in summed)
         numbers = (
             (tuple(map(a.axes.index, summed)), tuple(map(b.axes.index, summed))),
             (tuple(map(a.axes.index, batch)), tuple(map(b.axes.index, batch))),
         )
-        free = tuple(x for v in (a, b) for x in v.axes if x not in summed and x not in batch)
         accumulate = DTYPES[dtype].compute
         array = self.ops.apply("dot", a.array, b.array, numbers, self.dtype(accumulate))
-        return self.cast(Value(array, (*batch, *free)), accumulate, dtype)
+        return self.cast(Value(array, product_axes(a, b, axes)), accumulate, dtype)
 
-    def _first_place(self, value: Value, other: Value) -> int:
-        """Where its own axes start in the wanted order: the operand of the earlier ones goes first."""
-        return min((self.place.get(a, len(self.place)) for a in value.axes if a not in other.axes), default=len(self.place))
+    def _copied(self, a: Value, b: Value, axes: tuple[Axis, ...]) -> int:
+        """Elements that are moved around the product a * b: those of a left operand whose last axes are not the summed ones, of
+        a right one whose summed axes lie between others, of a result whose axes are wanted in another order."""
+        inner = [x in axes for x in a.axes], [x in axes for x in b.axes if x not in a.axes or x in axes]
+        result = product_axes(a, b, axes)
+        places = [self.place[x] for x in result if x in self.place]
+        moved = [
+            (a, inner[0] != sorted(inner[0])),
+            (b, inner[1] not in (sorted(inner[1]), sorted(inner[1], reverse=True))),
+            (Value(None, result), places != sorted(places)),
+        ]
+        return sum(prod(shape_of(v.axes)) for v, copied in moved if copied)
+
+
+def product_axes(a: Value, b: Value, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+    """The axes of a matrix product: shared ones, those of the left operand, those of the right one."""
+    batch = tuple(x for x in a.axes if x in b.axes and x not in axes)
+    return (*batch, *(x for v in (a, b) for x in v.axes if x not in axes and x not in batch))
 
 
 # --- which terms a term is computed from -----------------------------------------------------------------------------
@@ -395,17 +416,17 @@ def product(term: Term) -> tuple[Term, ...]:
 
 
 def _groups(factors: list[Value], axes: tuple[Axis, ...]) -> list[list[Value]]:
-    """Factors that can be multiplied without growing: each joins the first group that has all its axes.
+    """Factors that can be multiplied without growing: each joins the smallest group that has all its axes.
 
     A vector along the axes that are summed stays apart from a matrix: their product is what array libraries are fast at.
     """
     groups: list[list[Value]] = []
     for factor in sorted(factors, key=lambda f: -prod(shape_of(f.axes))):
-        home = next((g for g in groups if set(factor.axes) <= set(g[0].axes) and not _is_vector(factor, g[0], axes)), None)
-        if home is None:
-            groups.append([factor])
+        homes = [g for g in groups if set(factor.axes) <= set(g[0].axes) and not _is_vector(factor, g[0], axes)]
+        if homes:
+            homes[-1].append(factor)
         else:
-            home.append(factor)
+            groups.append([factor])
     return groups
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
 from typing import NamedTuple
 
+from eqsat.alpha import distinct
 from eqsat.index import Axis, Dynamic, Index, flatten
 from eqsat.limits import limits_of, visited
 from eqsat.notation import Kernel, Tensor, Term
@@ -18,6 +20,7 @@ from eqsat.updates import in_place
 SECTOR_NBYTES = 32  # the least that DRAM and L2 move
 RESIDENT_K = 128  # a contracted axis up to this extent is held whole
 SCANNING = 4.0  # operations of a scan for each element
+RUNNING = 4.0  # operations of a running maximum, and what it rescales, for each element
 SPLITTING = 8  # operations that take a float32 number apart
 TERMS = 1 << 15  # of which facts are kept: kernels have most terms in common
 
@@ -77,21 +80,33 @@ class Work:
     @cached_property
     def work(self) -> dict[tuple[frozenset[Axis], str, int], float]:
         """Operations on one point of the scope, by (scope, unit, passes)."""
+        return self._operations(self.kernel.terms, self.contractions)
+
+    def as_arrays(self) -> tuple[dict[tuple[frozenset[Axis], str, int], float], list[Contraction]]:
+        """Operations and contractions where each value is an array, computed once whatever its axes are called."""
+        terms = distinct(self.kernel.terms)
+        kept = set(terms)
+        contractions = [c for c in self.contractions if c.term in kept]
+        return self._operations(terms, contractions, running=2), contractions  # a maximum, a difference
+
+    def _operations(
+        self, terms: Iterable[Term], contractions: Iterable[Contraction], running: float = RUNNING
+    ) -> dict[tuple[frozenset[Axis], str, int], float]:
         total: dict[tuple[frozenset[Axis], str, int], float] = defaultdict(float)
         weighed: set[tuple[Axis, Term]] = set()
-        for t in self.kernel.terms:
+        for t in terms:
             scope = t.axes | ({t.bound} if t.bound is not None else set())
             passes = self.passes.get(t, 1)
             if t.head == "online" and (weights := (t.data[0], t.args[0])) not in weighed:
                 weighed.add(weights)  # sums over one axis with one s share the exponential
                 total[t.args[0].axes | {t.data[0]}, "special", passes] += SCALARS["exp"].weight
-                total[t.args[0].axes | {t.data[0]}, "vector", passes] += 4
+                total[t.args[0].axes | {t.data[0]}, "vector", passes] += running
             if t in self.absorbed or t.head in ("load", "const"):
                 continue
             row = SCALARS.get(t.head)
             weight = row.weight if row else SCANNING if t.head == "scan" else 1.0
             total[scope, row.unit if row else "vector", passes] += weight
-        for c in self.contractions:
+        for c in contractions:
             if c.split:
                 total[c.split, "vector", c.passes] += SPLITTING
         return dict(total)

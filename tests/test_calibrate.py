@@ -3,7 +3,9 @@
 import json
 from dataclasses import replace
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from eqsat import calibrate, optimize
@@ -84,3 +86,13 @@ def test_rates_are_measured(monkeypatch):
     rates = calibrate._rates(dram_nbytes=1 << 20, cache_nbytes=1 << 16, size=32)
     flat = [*rates.pop("tensor_flops").values(), *rates.values()]
     assert all(0 < r < 1e18 for r in flat) and set(rates) < set(DEVICES["h100"].__dataclass_fields__)
+
+
+def test_softmax_for_the_cpu_is_one_array_program_that_keeps_nan_without_looking_for_it():
+    program = optimize(lambda x: jax.nn.softmax(x), *shapes("float32[8,256]"), target="cpu")
+    (planned,) = program.launches
+    assert len(planned.outputs) == 1 and "any" not in planned.source("jax")
+    values = np.random.default_rng(0).standard_normal((8, 256)).astype(np.float32)
+    values[3, 7], values[5], values[6, 0] = np.nan, -np.inf, np.inf
+    rows = np.isnan(np.asarray(program(values)))
+    np.testing.assert_array_equal(rows.sum(1), [0, 0, 0, 256, 0, 256, 256, 0])

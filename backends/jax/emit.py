@@ -53,9 +53,9 @@ class Lines(Arrays):
     def apply(self, name: str, *operands: Any) -> Name:
         template = SHORT.get(name) or OPERATIONS.get(name) or SCALARS[name].jax
         line = Name(template, operands)
-        for operand in operands:
+        for n, operand in enumerate(operands):
             if isinstance(operand, Name):
-                operand.uses += 1
+                operand.uses += template.count(f"{{{n}}}")
         self.lines.append(line)
         return line
 
