@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from math import inf, prod
 
@@ -18,7 +18,7 @@ from eqsat.cost import FREE, OBJECTIVES, UNDER_A_CAP, Cost, price
 from eqsat.devices import Device
 from eqsat.egraph import Row, Saturated
 from eqsat.index import Axis, Index
-from eqsat.notation import Kernel, Stored, Tensor, Term, dimension_indices, substitute
+from eqsat.notation import Kernel, Stored, Tensor, Term, bound_level, dimension_indices, raised, substitute
 from eqsat.regions import Region, computed_inside, loads_in, retarget
 from eqsat.schedule import Schedule, power_of_two, schedules
 from eqsat.split import chunk_length, split, splittable
@@ -31,7 +31,7 @@ COMBINED = 8  # cheapest kernels of a tensor that may store others on the way
 CLIMBS = 6  # most passes of hill climbing over all tensors
 LARGER = 2  # a tensor that only the rules made may be this much larger than any the user has
 SIBLINGS = 8  # most kernels merged into one
-SPLIT_PRICE = 0.8  # a split costs at most this much of the whole kernel: less than that is within the model's error
+SPLIT_PRICE = 0.9  # a split costs at most this much of what it replaces: a smaller gain is within the model's error
 STAGES = 4  # reductions that wait for one another, at most, in a kernel that is split
 CONSTANT_NBYTES = 1 << 28  # a larger result of constants is not folded
 
@@ -149,7 +149,9 @@ class Pool:
         combined = [*self._with_interior(single, wanted), *self._siblings(single)]
         combined += self._with_gathers_inside(single)
         whole = [*single, *(c for c in combined if c.fits)]
-        return [*whole, *(c for c in self._splits(whole) if c.fits)]
+        cuts = self._splits(whole)
+        joined = self._with_combining_inside(single, cuts)
+        return [*whole, *(c for c in (*(stage for cut in cuts for stage in cut), *joined) if c.fits)]
 
     @property
     def outputs(self) -> list[Entity]:
@@ -333,7 +335,7 @@ class Pool:
 
     # --- split reductions -------------------------------------------------------------------------------------------
 
-    def _splits(self, whole: list[Candidate]) -> list[Candidate]:
+    def _splits(self, whole: list[Candidate]) -> list[list[Candidate]]:
         """For kernels with too few programs to fill the device: their reductions in chunks, and what combines them."""
         filled = {c: c.price * min(1.0, _programs(c) / self.device.multiprocessors) for c in whole}
         behind = {e.number: inf for e in self.entities}  # the least work that a tensor takes
@@ -346,16 +348,42 @@ class Pool:
                 for e in c.produces:
                     behind[e.number] = min(behind[e.number], total(c))
         few = [c for c in whole if _programs(c) < self.device.multiprocessors and splittable(c.kernel)]
-        found: list[Candidate] = []
+        found: list[list[Candidate]] = []
         for c in _cheapest(few, total):
             axis = max(splittable(c.kernel), key=lambda a: a.extent)
             least = power_of_two(-(-self.device.multiprocessors // int(_programs(c))))
             lengths = dict.fromkeys(chunk_length(axis.extent, times * least) for times in (1, 2, 4))
             cuts = [self._split(c, axis, length) for length in lengths if length < axis.extent]
-            prices = [sum(stage.price for stage in cut) for cut in cuts]
-            if min(prices, default=inf) < SPLIT_PRICE * c.price:
-                found.extend(cuts[prices.index(min(prices))])
+            cut = min(cuts, key=lambda cut: sum(stage.price for stage in cut), default=[c])
+            price = sum(stage.price for stage in cut)
+            if price < SPLIT_PRICE * c.price:
+                cut[0] = replace(cut[0], price=cut[0].price + price * (1 / SPLIT_PRICE - 1))
+                found.append(cut)
         return found
+
+    def _with_combining_inside(self, single: list[Candidate], cuts: list[list[Candidate]]) -> list[Candidate]:
+        """Kernels that combine the parts of what they load, in place of a launch that stores it: a norm, of a product."""
+        best: dict[tuple[Entity, ...], Candidate] = {}
+        for cut in sorted(cuts, key=lambda cut: sum(stage.price for stage in cut)):
+            best.setdefault(cut[-1].produces, cut[-1])
+        found: list[Candidate] = []
+        for made in best.values():
+            numbers = {e.number for e in made.produces}
+            for c in _cheapest([c for c in single if c.needs & numbers]):
+                if not made.needs.intersection(e.number for e in c.produces) and (terms := self._inlined(c, made)):
+                    joined = self._priced_candidate(c.produces, self._needs(terms), terms, c.rules | made.rules)
+                    found += [joined] if joined.price < c.price + made.price else []
+        return found
+
+    def _inlined(self, c: Candidate, made: Candidate) -> tuple[Term, ...]:
+        """The terms of a kernel with what another makes computed inside."""
+        above = 1 + max((bound_level(t.bound) for t in c.kernel.terms if t.bound is not None), default=-1)
+        terms = [o.term for o in c.kernel.outputs]
+        for e, o in zip(made.produces, made.kernel.outputs, strict=True):
+            definition = Stored(o.name, o.shape, o.dtype, raised(o.term, above), o.axes)
+            inside = [computed_inside(retarget(t, {e.tensor: definition}), definition, {}) for t in terms]
+            terms = [t for t in inside if t is not None]
+        return tuple(terms) if len(terms) == len(c.produces) else ()
 
     def _split(self, c: Candidate, axis: Axis, length: int) -> list[Candidate]:
         """The kernels that a candidate becomes, if all its reductions over an axis are cut into chunks."""
@@ -392,10 +420,10 @@ def _programs(c: Candidate) -> float:
 
 
 def _cheapest(candidates: list[Candidate], price: Callable[[Candidate], float] = lambda c: c.price) -> list[Candidate]:
-    """The cheapest candidates of each entity, at most one for the same loads, in the order given."""
-    groups: dict[int, dict[frozenset[int], Candidate]] = defaultdict(dict)
+    """The cheapest candidates that make the same, at most one for the same loads, in the order given."""
+    groups: dict[tuple[Entity, ...], dict[frozenset[int], Candidate]] = defaultdict(dict)
     for c in sorted(candidates, key=price):
-        groups[c.produces[0].number].setdefault(c.needs, c)
+        groups[c.produces].setdefault(c.needs, c)
     kept = {id(c) for group in groups.values() for c in list(group.values())[:COMBINED]}
     return [c for c in candidates if id(c) in kept]
 

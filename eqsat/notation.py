@@ -388,6 +388,20 @@ def level_of(terms: Iterable[Term], axes: Iterable[Axis]) -> int:
     return max((visit(t) for t in terms), default=0)
 
 
+def raised(term: Term, levels: int) -> Term:
+    """The term with its reductions so many levels higher, where binders below those levels capture nothing of it."""
+    memo: dict[Term, Term] = {}
+    for t in term.walk():
+        args = tuple(memo[a] for a in t.args)
+        if (axis := t.bound) is None:
+            memo[t] = rebuild(t, args)
+        else:
+            higher = Axis(f"r{bound_level(axis) + levels}", axis.extent)
+            data = (t.data[0], higher) if t.head == "reduce" else (higher, *t.data[1:])
+            memo[t] = Term(t.head, tuple(substitute(a, {axis: Index.of(higher)}) for a in args), data, t.dtype)
+    return memo[term]
+
+
 def is_box(index: Index) -> bool:
     """True for an affine index without quotients, remainders or loaded values."""
     return not any(isinstance(a, Quotient | Remainder) for a, _ in index.terms) and not index.slots

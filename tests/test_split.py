@@ -171,10 +171,17 @@ def decode(q: Any, k: Any, v: Any) -> Any:
     return jnp.einsum("hgs,hsd->hgd", jax.nn.softmax(scores, axis=-1).astype(v.dtype), v)
 
 
+def norm(x: Any, w: Any) -> Any:
+    y = x @ w
+    return y * jax.lax.rsqrt(jnp.mean(y * y, axis=-1, keepdims=True) + 1e-6)
+
+
 LONG = {  # function, arguments, launches, bytes beyond inputs, outputs and further passes over the input
     "sum": (lambda x: jnp.sum(x * x), (shape(1 << 22),), 2, 1),
     "softmax": (lambda x: jax.nn.softmax(x, axis=-1), (shape(8, 262144),), 2, 2),
     "product": (lambda x, w: jax.nn.relu(x @ w), (shape(16, 16384, dtype=BF16), shape(16384, 256, dtype=BF16)), 2, 1),
+    "norm of a product": (norm, (shape(16, 16384), shape(16384, 256)), 2, 1),
+    "products of one input": (lambda x, *ws: [x @ w for w in ws], (shape(16, 4096), *3 * [shape(4096, 128)]), 2, 1),
     "decoding": (decode, (shape(8, 4, 128, dtype=BF16), *2 * [shape(8, 32768, 128, dtype=BF16)]), 2, 1),
 }
 
@@ -188,6 +195,16 @@ def test_few_rows_are_split_over_the_device(name: str) -> None:
     given = sum(a.size * a.dtype.itemsize for a in args)
     made = sum(t.nbytes for t in program.outputs)
     assert program.cost.nbytes <= 1.15 * (passes * given + made)
+
+
+def test_what_combines_parts_inside_another_kernel_is_right() -> None:
+    program = eqsat.optimize(norm, shape(5, 1024), shape(1024, 50), numerics="exact", cache=False)
+    assert len(program.launches) == 2
+    combining = program.launches[1]
+    arrays = {t: random(t) for t in combining.kernel.inputs}
+    wanted = Meaning(combining.kernel, arrays).output(combining.kernel.outputs[0])
+    for run in (run_tiles, run_triton):
+        np.testing.assert_allclose(made(combining.kernel, arrays, run)[0], wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_many_rows_are_not() -> None:
