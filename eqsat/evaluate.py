@@ -11,7 +11,7 @@ On float16 and bfloat16 each operation rounds when run one by one; under `jax.ji
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -149,7 +149,7 @@ class Evaluator:
                 return self._scan(scan, term.dtype)
             case "reduce" if term.data[0] == "sum":
                 axes, factors = sum_of_product(term)
-                return self._sum_product([self.values[f] for f in factors], axes, term.dtype)
+                return self._sum_product(self._factors(factors), axes, term.dtype)
             case "reduce":
                 keeps_nan = term not in self.replaceable
                 return self.fold(term.data[0], self.values[term.args[0]], (term.data[1],), term.dtype, keeps_nan=keeps_nan)
@@ -176,12 +176,19 @@ class Evaluator:
         value = self.values[arg]
         if product_rounds(arg) and user.head in ("add", "sub"):
             return Value(self.ops.apply("rounded", value.array), value.axes)
-        if (user.head, arg.head) in LOOKED_THROUGH and is_float(arg.dtype):
+        if is_float(arg.dtype) and is_looked_through(arg, user):
             return Value(self.ops.apply("rounded", value.array), value.axes)
         divisor = user.head == "div" and arg is user.args[1] and arg.head == "const"  # XLA multiplies by its rounded reciprocal
         if divisor or (arg.head == "mul" and arg.args[0] is arg.args[1] and is_integer(arg.dtype)):
             return Value(self.ops.apply("kept", value.array), value.axes)
         return value
+
+    def _factors(self, terms: Sequence[Term]) -> list[Value]:
+        """The values to multiply; exponentials among them are kept apart."""
+        several = sum(t.head in EXPONENTIALS for t in terms) > 1
+        kept = [several and t.head in EXPONENTIALS for t in terms]
+        values = [self.values[t] for t in terms]
+        return [Value(self.ops.apply("rounded", v.array), v.axes) if k else v for k, v in zip(kept, values, strict=True)]
 
     # --- elementwise ---------------------------------------------------------------------------------------------
 
@@ -392,9 +399,20 @@ def sum_of_product(term: Term) -> tuple[tuple[Axis, ...], tuple[Term, ...]]:
     return tuple(axes), product(term)
 
 
-# Pairs of operations that XLA simplifies as if numbers were real.
-LOOKED_THROUGH = {("log", "exp"), ("log1p", "expm1"), ("div", "div"), ("div", "mul")}
+EXPONENTIALS = ("exp", "exp2")
+# Pairs of operations that XLA simplifies as if numbers were real; the logistic function is a quotient to it.
+LOOKED_THROUGH = {("log1p", "expm1"), ("sqrt", "mul"), *(("log", f) for f in ("exp", "exp2", "sqrt", "rsqrt", "pow"))}
 LOOKED_THROUGH |= {("pow", base) for base in ("exp", "exp2", "pow", "abs")}  # an exponential to a power, also below abs
+LOOKED_THROUGH |= {("div", f) for f in ("div", "mul", "logistic")}
+LOOKED_THROUGH |= {(user, f) for user in ("add", "sub") for f in EXPONENTIALS}  # which end with a product on a CPU
+DIVISORS = ("exp", "exp2", "sqrt", "rsqrt", "pow")  # x/exp(y) is x*exp(-y) to it
+
+
+def is_looked_through(arg: Term, user: Term) -> bool:
+    """True where XLA would compute `user` from what `arg` is computed from: exp(a)*exp(b) as exp(a + b)."""
+    if user.head == "mul":
+        return all(a.head in EXPONENTIALS for a in user.args)
+    return (user.head, arg.head) in LOOKED_THROUGH or (user.head == "div" and arg is user.args[1] and arg.head in DIVISORS)
 
 
 def product_rounds(term: Term) -> bool:

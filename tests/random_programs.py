@@ -205,6 +205,7 @@ def random_program(seed: int, steps: tuple[int, int] = (3, 12)) -> RandomProgram
 
 DISCRETE = ("floor", "ceil", "sign", "is_finite", "eq", "ne", "lt", "le", "gt", "ge")
 NOT_NARROW = ("erfc", "erf_inv")  # JAX does not have them for floats of 8 bits
+BY_PLACE = ("exp", "log", "erf")  # XLA:CPU computes the last elements of an array by other code, with another last bit
 BITS = {"and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor", "not": "bitwise_not"}
 OTHERWISE = ("where", "quot", "rint", "rem", "pow")  # rows with a maker of their own below, or none under this name
 
@@ -220,7 +221,8 @@ def _scalar(name: str) -> None:
         if (name in NOT_NARROW and DTYPES[x.dtype].nbytes == 1) or (name == "abs" and x.kind == "uint"):
             return
         others = [draft.beside(x, sharp=sharp) for _ in range(row.arity - 1)]
-        draft.step(fn, *(reversed([x, *others]) if others and draft.chance(0.3) else [x, *others]))
+        operands = reversed([x, *others]) if others and draft.chance(0.3) else [x, *others]
+        draft.step(fn, *operands, rounds=name in BY_PLACE)
 
 
 for _name in SCALARS:
@@ -238,7 +240,7 @@ def rem(draft: Draft) -> None:
 def power(draft: Draft) -> None:
     x = draft.pick(FLOAT)
     y = draft.beside(x) if draft.chance(0.7) else draft.fitting(x.shape, "int32")
-    draft.step(lambda a, b: lax.pow(lax.abs(a), b), x, y)
+    draft.step(lambda a, b: lax.pow(lax.abs(a), b), x, y, rounds=True)
 
 
 @makes("div")
@@ -448,6 +450,8 @@ def _reduction(name: str, kinds: tuple[str, ...]) -> None:
     @makes(f"reduce_{name}")
     def make(draft: Draft) -> None:
         x = draft.pick(kinds, low=1)
+        if name == "prod" and (DTYPES[x.dtype].nbytes, x.kind) == (1, "float"):
+            return  # XLA rounds each product of these to 8 bits, a kernel the last: between, they overflow easily
         axes = some_axes(draft, x)
         draft.step(lambda a: getattr(lax, f"reduce_{name}")(a, axes), x, rounds=name in ("sum", "prod"))
 
@@ -463,6 +467,8 @@ def _running(primitive: str) -> None:
     @makes(primitive)
     def make(draft: Draft) -> None:
         x = draft.pick(NUMBERS, low=1)
+        if primitive == "cumprod" and (DTYPES[x.dtype].nbytes, x.kind) == (1, "float"):
+            return
         axis, reverse = draft.number(0, len(x.shape) - 1), draft.chance(0.3)
         rounds = primitive in ("cumsum", "cumprod")
         draft.step(lambda a: getattr(lax, primitive)(a, axis, reverse=reverse), x, rounds=rounds)

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax import lax
 
+import eqsat
 from eqsat import numpy_lax
 from eqsat.backends.jax import emit_module
 from eqsat.evaluate import evaluate
@@ -374,3 +376,26 @@ def test_a_maximum_keeps_not_a_number():
     x, axes, k = Tensor("x", shape, "float32"), output_axes(shape)[:4], Axis("r0", 3)
     term = reduce("max", k, load(x, (*map(Index.of, axes), Index.of(k))))
     assert int(np.isnan(np.asarray(evaluate(term, axes, {x: array}))).sum()) == 2
+
+
+PAIRS = [
+    lambda x, y: lax.log(lax.exp(x)), lambda x, y: lax.log(lax.exp2(x)), lambda x, y: lax.log(lax.sqrt(x)),
+    lambda x, y: lax.log(lax.rsqrt(x)), lambda x, y: lax.log(lax.pow(lax.abs(x), y)), lambda x, y: lax.log1p(lax.expm1(x)),
+    lambda x, y: lax.sqrt(x * x), lambda x, y: lax.exp(x) * lax.exp(y), lambda x, y: lax.square(lax.exp2(x)),
+    lambda x, y: lax.exp(x) - lax.exp(y), lambda x, y: x + lax.exp2(y), lambda x, y: lax.exp(x) / lax.exp(x),
+    lambda x, y: y / lax.exp(x), lambda x, y: y / lax.exp2(x), lambda x, y: y / lax.sqrt(x), lambda x, y: y / lax.rsqrt(x),
+    lambda x, y: y / lax.logistic(x), lambda x, y: lax.logistic(x) / y, lambda x, y: (x / y) / x, lambda x, y: y / (x / y),
+    lambda x, y: (x * y) / y, lambda x, y: y / lax.pow(lax.abs(x), y), lambda x, y: x * y + x, lambda x, y: y - x * y,
+    lambda x, y: lax.pow(lax.exp(x), y),
+]  # fmt: skip
+
+
+def test_pairs_that_xla_simplifies_keep_their_bits():
+    """As if numbers were real, exp(100) / exp(100) is 1, sqrt(1e-30 ** 2) is 1e-30 and exp(1e20) - exp(2e20) is -inf."""
+    special = [0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 100, -104, 1e20, 2e20, 1e-30]
+    rng = np.random.default_rng(0)
+    x = np.concatenate([3 * rng.standard_normal(200), np.repeat(special, len(special))]).astype(np.float32)
+    y = np.concatenate([3 * rng.standard_normal(200), np.tile(special, len(special))]).astype(np.float32)
+    program = eqsat.optimize(lambda x, y: [f(x, y) for f in PAIRS], x, y, numerics="exact")
+    for n, (got, f) in enumerate(zip(program(x, y), PAIRS, strict=True)):
+        np.testing.assert_array_equal(np.asarray(got), np.asarray(f(jnp.asarray(x), jnp.asarray(y))), f"pair {n}")
