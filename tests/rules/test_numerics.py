@@ -5,6 +5,8 @@ The chosen kernels are evaluated operation by operation, so that what differs is
 
 from __future__ import annotations
 
+import itertools
+
 import jax
 import ml_dtypes
 import numpy as np
@@ -24,11 +26,16 @@ from eqsat.rules import RULES
 pytestmark = pytest.mark.slow
 
 INF, NAN = float("inf"), float("nan")
+BYTES, UNSIGNED = np.arange(-128, 128).astype(np.int8), np.arange(256).astype(np.uint8)
 
 
 def values(fn, *args, numerics):
     """The outputs of the optimised program."""
-    program = eqsat.optimize(fn, *map(jnp.asarray, args), numerics=numerics)
+    return run(eqsat.optimize(fn, *map(jnp.asarray, args), numerics=numerics), *args)
+
+
+def run(program, *args):
+    """The outputs of a program for some arguments, its kernels evaluated operation by operation."""
     arrays = dict(zip(program.inputs, map(np.asarray, args), strict=True))
     arrays |= {t: np.asarray(c) for t, c in program.constants.items()}
     for step in program.steps:
@@ -97,12 +104,24 @@ CASES = {
     "half power of minus zero": (lambda x: jnp.power(x, jnp.float32(0.5)), [f32(-0.0)], f32(0.0)),
     "negation of zero": (lambda x: -x, [f32(0)], f32(-0.0)),
     "least integer by minus one": (lambda a, b: (a // b, a % b), [i32(-(2**31)), i32(-1)], (i32(-(2**31)), i32(0))),
-    "integer by zero": (lambda a, b: (a // b, lax.div(a, b)), [i32(5), i32(0)], (i32(-2), i32(-1))),
+    "integer by zero": (lambda a, b: (a // b, lax.div(a, b), a % b), [i32(5), i32(0)], (i32(-2), i32(-1), i32(0))),
+    "literal by zero": (lambda x: x + jnp.int32(5) % jnp.int32(0) + jnp.int32(5) // jnp.int32(0), [i32(1)], i32(-1)),
     "literal remainder of zero": (lambda x: x + lax.rem(jnp.int32(5), jnp.int32(0)), [i32(1)], i32(6)),
     "remainders": (lambda a, b: a % b, [i32(-7, 7), i32(2, -2)], i32(1, -1)),
     "truncated": (lambda a, b: lax.div(a, b), [i32(-7, 7), i32(2, -2)], i32(-3, -3)),
     "least absolute value": (jnp.abs, [i32(-(2**31))], i32(-(2**31))),
     "unsigned difference": (lambda a, b: a - b, [np.array([3], np.uint8), np.array([5], np.uint8)], np.array([254], np.uint8)),
+    "squares of every int8": (
+        lambda b: jnp.where(b * b < 0, jnp.abs(b * b), b * b),
+        [BYTES],
+        (lambda square: np.where(square < 0, np.abs(square), square))(BYTES * BYTES),
+    ),
+    "every int8 by minus one": (lambda b, c: (b // c, b % c), [BYTES, np.int8([-1])], (-BYTES, 0 * BYTES)),
+    "parity of every int8": (lambda b, c: c - b % 2, [BYTES, 0 * BYTES], -(BYTES & 1)),
+    "plus the next parity of every int8": (lambda b, c: c + (b + 1) % 2 - 1, [BYTES, 0 * BYTES], -(BYTES & 1)),
+    "(4b + 3) // 4 of every int8": (lambda b: (b * 4 + 3) // 4, [BYTES], (BYTES * np.int8(4) + np.int8(3)) // np.int8(4)),
+    "and, or with one of every uint8": (lambda b: (b & 1, b | 1), [UNSIGNED], (UNSIGNED % 2, UNSIGNED // 2 * 2 + 1)),
+    "and, or with all ones of every uint8": (lambda b: (b & 255, b | 255), [UNSIGNED], (UNSIGNED, 0 * UNSIGNED + 255)),
     "sum of int8": (jnp.sum, [np.array([100, 100], np.int8)], np.int32(200)),
     "(4x + 3) // 4": (lambda x: (x * 4 + 3) // 4, [i32(-1, 0, 2**29)], i32(-1, 0, -(2**29))),
     "less its parity": (lambda x, y: y - x % 2, [i32(*range(-3, 4)), i32(*[0] * 7)], i32(-1, 0, -1, 0, -1, 0, -1)),
@@ -127,8 +146,14 @@ CASES = {
     ),
     "greatest with NaN": (jnp.max, [f32(1, NAN, 3)], np.float32(NAN)),
     "greater than minus infinity": (lambda x: jnp.maximum(x, -jnp.inf), [f32(NAN, 1)], f32(NAN, 1)),
+    "greater or lesser of numbers": (
+        lambda x, y: (jnp.fmax(x, -jnp.inf), jnp.fmin(x, jnp.inf), jnp.fmax(x, y)),
+        [f32(NAN, 1), f32(2, NAN)],
+        (f32(-INF, 1), f32(INF, 1), f32(2, 1)),
+    ),
     "clipped NaN": (lambda x: jnp.clip(x, 0, 1), [f32(NAN)], f32(NAN)),
     "relu of NaN": (lambda x: jnp.maximum(x, 0), [f32(NAN)], f32(NAN)),
+    "written out of range": (lambda x: x.at[jnp.array([13, 2])].set(5.0), [f32(0, 1, 2, 3)], f32(0, 1, 5, 3)),
     "out of range": (lambda x: jnp.take(x, jnp.array([13, 2])), [np.arange(10, dtype=np.float32)], f32(NAN, 2)),
     "literal zero times C": (
         lambda c, a, b: 0 * c + a @ b,
@@ -144,16 +169,19 @@ CASES = {
 
 
 @pytest.mark.parametrize("numerics", ["exact", "reassociate", "fast"])
-@pytest.mark.parametrize(("i", "j", "want"), [(9, 0, 6), (3, 5, 6), (-3, -1, 9), (2, 1, 3), (0, 3, 3), (12, 3, 9)])
-def test_slices_of_slices_are_clamped_twice(i, j, want, numerics):
+def test_slices_of_slices_are_clamped_twice(numerics):
     def nested(x, i, j):
         return lax.dynamic_slice(lax.dynamic_slice(x, (i,), (4,)), (j,), (1,))
 
-    got = values(nested, np.arange(10, dtype=np.float32), np.int32(i), np.int32(j), numerics=numerics)
-    assert got[0].tolist() == [want]
+    x = np.arange(10, dtype=np.float32)
+    program = eqsat.optimize(nested, x, np.int32(0), np.int32(0), numerics=numerics)
+    for i, j in itertools.product(range(-3, 13), repeat=2):
+        first, second = (at + size * (at < 0) for at, size in ((i, 10), (j, 4)))  # JAX counts from the end
+        want = min(max(first, 0), 6) + min(max(second, 0), 3)
+        assert run(program, x, np.int32(i), np.int32(j))[0].tolist() == [want], (i, j)
 
 
-@pytest.mark.parametrize("numerics", ["exact", "reassociate"])
+@pytest.mark.parametrize("numerics", ["exact", "reassociate", "fast"])
 def test_reciprocal_roots_of_float64(numerics):
     with jax.enable_x64(True):
         got = values(lambda x: 1 / jnp.sqrt(x), np.array([3.0]), numerics=numerics)
@@ -218,16 +246,31 @@ def test_narrow_sums_are_held_in_a_wide_accumulator(dtype, numerics):
     assert float(got[0]) == want
 
 
-@pytest.mark.parametrize("numerics", ["exact", "reassociate"])
+@pytest.mark.parametrize("numerics", ["exact", "reassociate", "fast"])
 @pytest.mark.parametrize("scale", [1e3, 1e10, 1e14, 1e30])
 def test_the_scale_of_a_softmax_is_rounded_once(scale, numerics):
-    def softmax(x):
-        y = x * scale
-        weights = jnp.exp(y - jnp.max(y))
-        return weights / jnp.sum(weights)
+    fn, x = lambda x: softmax_of(x * scale), f32(0.3, -0.2, 0.7)
+    right_or_named(fn, [x], values(fn, x, numerics=numerics)[0], [0, 0, 1], numerics)
 
-    got = values(softmax, f32(0.3, -0.2, 0.7), numerics=numerics)
-    np.testing.assert_allclose(got[0], [0, 0, 1], atol=1e-6)
+
+@pytest.mark.parametrize("numerics", ["exact", "reassociate", "fast"])
+def test_a_softmax_of_a_sum_of_quotients_by_little(numerics):
+    fn, x, y = lambda x, y: softmax_of(x / 1e-6 + y / 1e-6), f32(0.3, -0.2, 0.7), f32(0.1, 0.2, -0.1)
+    right_or_named(fn, [x, y], values(fn, x, y, numerics=numerics)[0], [0, 0, 1], numerics)
+
+
+def softmax_of(y):
+    weights = jnp.exp(y - jnp.max(y))
+    return weights / jnp.sum(weights)
+
+
+def right_or_named(fn, args, got, want, numerics):
+    """Only the fast tier may be wrong, and there a rule of that tier made the difference: without it the value is right."""
+    if numerics == "fast" and not np.allclose(got, want, atol=1e-6):
+        fast = {r.name for r in RULES if r.tier == "fast"} & inexact_rules(fn, args, numerics)
+        assert fast, f"{got} instead of {want}, and no rule to blame"
+        return
+    np.testing.assert_allclose(got, want, atol=1e-6)
 
 
 @pytest.mark.parametrize("numerics", ["exact", "reassociate"])
