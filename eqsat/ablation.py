@@ -2,22 +2,25 @@
 
 The engine gives no proofs through its Python bindings, so need is found by leaving rules out. What a rule is worth is what the
 cheapest plan found without it costs more, all other rules being there. Rules with a trace in the plan are tried first; those that
-only made what other rules needed on the way are found by halving.
+only made what other rules needed on the way are found by leaving out their packs, and by halving those that count. Only rules
+that fired are worth a search. Searches share the prices of kernels, and their plans are kept in the cache.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
+from eqsat.cache import cache_of
 from eqsat.cost import FREE, Cost
 from eqsat.devices import Device
-from eqsat.egraph import Engine
+from eqsat.egraph import engine_for
 from eqsat.extract import Choice, choose
-from eqsat.kernels import Candidate
-from eqsat.optimizer import Found, Request, search_region
+from eqsat.kernels import Candidate, Prices
+from eqsat.optimizer import Found, RegionPlan, Request, Search, search_region
 from eqsat.regions import Region
 
 log = logging.getLogger("eqsat")
@@ -55,32 +58,42 @@ class Ablation:
 
     def __init__(self, request: Request, card: Device, deadline: float) -> None:
         self.request, self.card, self.deadline = request, card, deadline
-        self._engines: dict[frozenset[str], Engine] = {}
+        self._prices: dict[Hashable, Prices] = {}  # of the kernels of each region
 
     @property
     def late(self) -> bool:
         return time.perf_counter() > self.deadline
 
-    def search(self, region: Region, left_out: Iterable[str] = ()) -> Found:
-        """The search without some rules."""
-        key = frozenset(left_out)
-        if key not in self._engines:
-            self._engines[key] = Engine([r for r in self.request.rules if r.name not in key])
-        seconds = min(SECONDS, max(1.0, self.deadline - time.perf_counter()))
-        return search_region(self._engines[key], region, self.card, self.request.objective, seconds)
+    @property
+    def _seconds(self) -> float:
+        """Of the next search."""
+        return min(SECONDS, max(1.0, self.deadline - time.perf_counter()))
+
+    def search(self, region: Region) -> Found:
+        """The search with all rules."""
+        prices = self._prices.setdefault(region.key, {})
+        return search_region(engine_for(self.request.rules), region, self.card, self.request.objective, self._seconds, prices)
+
+    def plan(self, region: Region, left_out: Iterable[str]) -> RegionPlan:
+        """The plan without some rules."""
+        left_out, prices = frozenset(left_out), self._prices.setdefault(region.key, {})
+        rules = [r for r in self.request.rules if r.name not in left_out]
+        deadline, cache = time.perf_counter() + self._seconds, cache_of(self.request.cache)
+        return Search(self.card, rules, self.request.objective, deadline, cache, prices).recalled(region)
 
     def ablate(self, region: Region, label: str) -> Ablated:
         """Search a region again without each rule that its plan bears a trace of, then without those that fired on the way."""
         found = self.search(region)
         trial = _Trial(self, region, found, label)
-        alone = trial.without([r.name for r in self.request.rules])
+        alone = trial.without(trial.fired)
         used = sorted(frozenset[str]().union(*(c.rules for c in found.choice.candidates)))
         for rule in used:
             trial.narrow([rule])
         replaceable = tuple(r for r in used if r not in trial.worth and r not in trial.untried)
-        fired = {name.removesuffix("_back") for name in found.saturated.growth}
-        trial.narrow([r.name for r in self.request.rules if r.name in fired and r.name not in used])
-        others = [r.name for r in self.request.rules if r.name not in used and r.name not in trial.worth]
+        packs = {r.name: r.pack for r in self.request.rules}
+        for _, group in groupby((r for r in trial.fired if r not in used), packs.__getitem__):
+            trial.narrow(list(group))
+        others = [r for r in trial.fired if r not in used and r not in trial.worth]
         suffices = bool(replaceable) and trial.without(others) is FREE
         here = {r: more for r in replaceable if suffices and (more := trial.without([*others, r]))}
         return Ablated(found, trial.cost, trial.worth, replaceable, here, alone, tuple(trial.untried), self._losses(found))
@@ -108,18 +121,22 @@ class _Trial:
     def __init__(self, ablation: Ablation, region: Region, found: Found, label: str) -> None:
         self.ablation, self.region, self.found, self.label = ablation, region, found, label
         self.cost = total(found.choice.candidates)
+        names = {name.removesuffix("_back") for name in found.saturated.growth}
+        self.fired = [r.name for r in ablation.request.rules if r.name in names]
         self.worth: dict[str, Cost] = {}
         self.untried: list[str] = []
 
     def without(self, rules: Sequence[str]) -> Cost | None:
         """What the plan without these rules costs more (nothing, if it is as good); None if there is no time left."""
+        if not rules:
+            return FREE
         if self.ablation.late:
             return None
         log.info("explain %s: without %s", self.label, rules[0] if len(rules) == 1 else f"{len(rules)} rules")
-        other = self.ablation.search(self.region, rules).choice
-        if other.price <= self.found.choice.price * (1 + SAME):
+        kernels = self.ablation.plan(self.region, rules).kernels
+        if sum(c.price for c in kernels) <= self.found.choice.price * (1 + SAME):
             return FREE
-        return difference(total(other.candidates), self.cost)
+        return difference(total(kernels), self.cost)
 
     def narrow(self, rules: Sequence[str]) -> None:
         """Find the rules of a group that are worth something each, by halving groups that are."""

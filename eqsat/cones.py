@@ -26,6 +26,7 @@ from eqsat.work import element_nbytes
 KEYS = 8  # leaf sets kept per class
 PER_KEY = 2  # fragments kept per leaf set
 SWEEPS = 6
+AS_WRITTEN = 1e-6  # by which an e-node that a rule made seems dearer: of equals, what the user wrote
 
 
 class Fragment(NamedTuple):
@@ -109,7 +110,7 @@ class Cones:
                 self._rows_of[c] |= bit
                 self._class_of_row.append(c)
                 self.rows.append(row)
-                self.row_seconds.append(self._row_seconds(c, row))
+                self.row_seconds.append(self._row_seconds(c, row) * (1 + AS_WRITTEN * bool(row.rule)))
                 entity = of_tensor.get(row.data[0]) if row.head == "load" else None
                 self.row_leaf.append(0 if entity is None else 1 << entity)
 

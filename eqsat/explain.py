@@ -168,7 +168,7 @@ def fired(graph: Graph, request: Request, rule: str, seconds: float = 60.0) -> F
         growth = found.saturated.growth
         matches = growth.get(rule, 0) + growth.get(f"{rule}_back", 0)
         if matches:
-            more = difference(total(ablation.search(region, [rule]).choice.candidates), total(found.choice.candidates))
+            more = difference(total(ablation.plan(region, [rule]).kernels), total(found.choice.candidates))
             rows = found.saturated.rows_of_rule[rule]
             result = Fired(result.matches + matches, result.rows + rows, result.regions + 1, result.more + times(more, count))
     return result
@@ -194,7 +194,7 @@ def _regions(graph: Graph, constants: Sequence[int] | None, card: Device, count:
             yield part, count
         else:
             for body in part.eqn.bodies:
-                yield from _regions(body, None, card, count * (part.eqn.trips or 1))
+                yield from _regions(body, None, card, count * (1 if part.eqn.trips is None else part.eqn.trips))
 
 
 def _sum(costs: Iterable[tuple[Cost | None, int]]) -> Cost | None:

@@ -20,6 +20,7 @@ from eqsat.egraph import Row, Saturated
 from eqsat.index import Axis, Index
 from eqsat.notation import Kernel, Stored, Tensor, Term, bound_level, dimension_indices, raised, substitute
 from eqsat.regions import Region, computed_inside, loads_in, retarget
+from eqsat.scalars import SCALARS
 from eqsat.schedule import Schedule, power_of_two, schedules
 from eqsat.split import chunk_length, split, splittable
 from eqsat.traversal import positions
@@ -34,6 +35,9 @@ SIBLINGS = 8  # most kernels merged into one
 SPLIT_PRICE = 0.9  # a split costs at most this much of what it replaces: a smaller gain is within the model's error
 STAGES = 4  # reductions that wait for one another, at most, in a kernel that is split
 CONSTANT_NBYTES = 1 << 28  # a larger result of constants is not folded
+
+
+Prices = dict[Hashable, tuple[Cost, Schedule | None]]  # by what a kernel computes and overwrites
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +58,15 @@ class Candidate:
         return self.price < float("inf")
 
 
+def _without_mirrors(rows: Iterable[Row]) -> list[Row]:
+    """The e-nodes of a class but those that only swap operands: they make the same kernels, and would take the place of others."""
+    kept: dict[object, Row] = {}
+    for row in rows:
+        swaps = row.head in SCALARS and SCALARS[row.head].commutative
+        kept.setdefault((row.head, tuple(sorted(row.args)), row.data) if swaps else row, row)
+    return list(kept.values())
+
+
 def part_names(region: Region) -> Iterator[str]:
     """Names for the tensors that only rules made, in order."""
     taken = {t.name for t in (*region.inputs, *region.definitions)}
@@ -63,11 +76,13 @@ def part_names(region: Region) -> Iterator[str]:
 class Pool:
     """Builds the candidates of one saturated region."""
 
-    def __init__(self, saturated: Saturated, region: Region, device: Device, objective: str = "time") -> None:
+    def __init__(
+        self, saturated: Saturated, region: Region, device: Device, objective: str = "time", prices: Prices | None = None
+    ) -> None:
         self.device, self.region = device, region
         self._objective = (OBJECTIVES | UNDER_A_CAP)[objective]
         self.axes = saturated.axes
-        self.classes = {c: list(rows) for c, rows in saturated.classes.items()}
+        self.classes = {c: _without_mirrors(rows) for c, rows in saturated.classes.items()}
         self.entities: list[Entity] = []
         self._bypassed, self._hiding = saturated.bypassed, not saturated.exact
         self.known: tuple[float, tuple[Candidate, ...]] = (float("inf"), ())  # the best selection met
@@ -76,7 +91,7 @@ class Pool:
         self._add_entities(saturated)
         self._stored = {e.tensor for e in self.entities}
         self._cones = Cones(self.classes, self.axes, self.entities, region, device)
-        self._priced: dict[Hashable, tuple[Cost, Schedule | None]] = {}
+        self._prices: Prices = {} if prices is None else prices
         self._parts: dict[Term, Entity] = {}  # what splits store, by definition
 
     # --- what may be stored -------------------------------------------------------------------------------------
@@ -193,10 +208,10 @@ class Pool:
         taken = taken_over(outputs, frozenset(t for t, made in self.region.donated if any(e.tensor is made for e in produces)))
         kernel = Kernel(produces[0].tensor.name, outputs, self._hiding, taken)
         key = (taken, *((o.term, o.shape) for o in kernel.outputs))  # tensors of one term may have other shapes: broadcasts
-        if key not in self._priced:
+        if key not in self._prices:
             work = Work(kernel)
-            self._priced[key] = price(work, schedules(work), self.device)
-        cost, schedule = self._priced[key]
+            self._prices[key] = price(work, schedules(work), self.device)
+        cost, schedule = self._prices[key]
         folded = all(e.constant for e in produces) and all(self._constant_leaf(t) for t in kernel.inputs)
         cost = FREE if folded else cost
         stored = 0 if folded else sum(e.tensor.nbytes for e in produces if e.tensor not in self.region.outputs)

@@ -20,7 +20,7 @@ from eqsat.egraph import Budget, Engine, Saturated, engine_for
 from eqsat.extract import Choice, choose, in_order
 from eqsat.graph import Equation, Graph
 from eqsat.hoisting import hoisted
-from eqsat.kernels import Candidate, Pool
+from eqsat.kernels import Candidate, Pool, Prices
 from eqsat.memory import Use, peak_nbytes
 from eqsat.notation import Kernel, Stored, Tensor
 from eqsat.overlap import overlapped
@@ -99,7 +99,7 @@ def optimize(
     admitted = select(import_module("eqsat.rules").RULES if rules is None else rules, numerics)
     moved, least = hoisted(graph), float("inf")
     for judged in (objective, *(UNDER_A_CAP if memory_limit is not None else ())):
-        search = _Search(card, admitted, judged, start + time_limit, cache_of(cache))
+        search = Search(card, admitted, judged, start + time_limit, cache_of(cache))
         program = _planned(moved, search, numerics, constants, donate)
         least = min(least, program.peak_nbytes)
         if memory_limit is None or least <= memory_limit:
@@ -130,9 +130,7 @@ def checked(target: str, numerics: str, objective: str) -> Device:
     return card
 
 
-def _planned(
-    graph: Graph, search: _Search, numerics: str, constants: Sequence[int] | None, donate: Sequence[int] = ()
-) -> Program:
+def _planned(graph: Graph, search: Search, numerics: str, constants: Sequence[int] | None, donate: Sequence[int] = ()) -> Program:
     """The program of a graph, or of a loop's body, in which nothing is computed once (`constants` is None)."""
     reading = read(graph)
     outputs, parts = parts_of(graph, reading, constants, search.card, donate)
@@ -269,11 +267,13 @@ class Found(NamedTuple):
     summary: str
 
 
-def search_region(engine: Engine, region: Region, card: Device, objective: str, seconds: float) -> Found:
-    """Saturate, build candidates and choose, in about `seconds` at most."""
+def search_region(
+    engine: Engine, region: Region, card: Device, objective: str, seconds: float, prices: Prices | None = None
+) -> Found:
+    """Saturate, build candidates and choose, in about `seconds` at most; `prices` are those of kernels met in earlier searches."""
     start = time.perf_counter()
     saturated = engine.saturate(region, Budget(seconds=seconds))
-    pool = Pool(saturated, region, card, objective)
+    pool = Pool(saturated, region, card, objective, prices)
     candidates = pool.candidates()
     built = time.perf_counter()
     choice = choose(candidates, pool.outputs, pool.known)
@@ -284,11 +284,20 @@ def search_region(engine: Engine, region: Region, card: Device, objective: str, 
     return Found(saturated, pool, candidates, choice, summary)
 
 
-class _Search:
+class Search:
     """Optimises each distinct region once."""
 
-    def __init__(self, card: Device, rules: Sequence[Rule], objective: str, deadline: float, cache: Cache | None) -> None:
+    def __init__(
+        self,
+        card: Device,
+        rules: Sequence[Rule],
+        objective: str,
+        deadline: float,
+        cache: Cache | None,
+        prices: Prices | None = None,
+    ) -> None:
         self.card, self.rules, self.objective, self.deadline, self.cache = card, rules, objective, deadline, cache
+        self.prices = prices
         self.plans: dict[Hashable, RegionPlan] = {}
         self._names: dict[str, int] = {}
 
@@ -297,11 +306,11 @@ class _Search:
         own = local(region)
         key = own.key
         if key not in self.plans:
-            self.plans[key] = self._recalled(own)
+            self.plans[key] = self.recalled(own)
         return self._instance(self.plans[key], region)
 
-    def _recalled(self, region: Region) -> RegionPlan:
-        """The plan that the cache has, or else a new one, which it then has."""
+    def recalled(self, region: Region) -> RegionPlan:
+        """The plan of a region in canonical form, from the cache or new, which the cache then has."""
         if self.cache is None:
             return self._optimise(region)
         key = key_of(region.key, self.card, self.objective, self._laws)
@@ -331,7 +340,7 @@ class _Search:
         remaining = self.deadline - start
         if remaining <= 0:
             return self._unoptimised(region, "time limit reached: kernels as written")
-        found = search_region(engine_for(self.rules), region, self.card, self.objective, remaining)
+        found = search_region(engine_for(self.rules), region, self.card, self.objective, remaining, self.prices)
         kernels = in_order(found.choice.candidates)
         if kernels is None:  # something reads what was overwritten
             return self._optimise(replace(region, donated=frozenset()))

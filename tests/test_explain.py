@@ -12,6 +12,8 @@ from jax import lax
 
 import eqsat
 import eqsat.explain
+from eqsat.cost import FREE
+from eqsat.egraph import Engine
 from eqsat.program import Program
 from eqsat.rule_trial import trial
 from eqsat.rules import RULES
@@ -101,7 +103,7 @@ def test_what_one_kernel_would_compute_again_and_again_is_said():
 
 
 def test_what_does_not_fit_is_said():
-    program = eqsat.optimize(lora, *[shape(*e) for e in ((512, 256), (256, 256), (256, 8), (8, 256))])
+    program = eqsat.optimize(lora, *[shape(*e) for e in ((512, 256), (256, 256), (256, 32), (32, 256))])
     (boundary,) = program.explain().boundaries
     assert "would not fit the registers or the shared memory of h100" in boundary.reason and boundary.seconds is None
 
@@ -136,3 +138,18 @@ def test_a_program_without_its_search_is_refused():
     )
     with pytest.raises(ValueError, match=r"explain chain: a program that eqsat.optimize made required"):
         bare.explain()
+
+
+def test_a_loop_that_never_runs_counts_for_nothing():
+    program = eqsat.optimize(lambda x: lax.fori_loop(0, 0, lambda _, y: jnp.exp(y @ y), x) + x, shape(64, 64))
+    explanation = program.explain()
+    assert explanation.fusion_alone == FREE and all(w.more == FREE for w in explanation.rules)
+
+
+def test_a_second_explanation_comes_from_the_cache(tmp_path, monkeypatch):
+    program = eqsat.optimize(chain, *CHAIN, rules=TWO, cache=tmp_path)
+    first = program.explain()
+    engines, saturate = [], Engine.saturate
+    monkeypatch.setattr(Engine, "saturate", lambda self, *args: engines.append(self) or saturate(self, *args))
+    assert program.explain().needed == first.needed
+    assert len(engines) == 1  # the search itself, whose candidates are asked for
