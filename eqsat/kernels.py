@@ -59,7 +59,7 @@ class Candidate:
 
 
 def _without_mirrors(rows: Iterable[Row]) -> list[Row]:
-    """The e-nodes of a class but those that only swap operands: they make the same kernels, and would take the place of others."""
+    """The e-nodes of a class but those that only swap operands: they make the same kernels and would displace others."""
     kept: dict[object, Row] = {}
     for row in rows:
         swaps = row.head in SCALARS and SCALARS[row.head].commutative

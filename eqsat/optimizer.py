@@ -270,7 +270,7 @@ class Found(NamedTuple):
 def search_region(
     engine: Engine, region: Region, card: Device, objective: str, seconds: float, prices: Prices | None = None
 ) -> Found:
-    """Saturate, build candidates and choose, in about `seconds` at most; `prices` are those of kernels met in earlier searches."""
+    """Saturate, build candidates and choose, in about `seconds` at most; `prices` are of kernels met in earlier ones."""
     start = time.perf_counter()
     saturated = engine.saturate(region, Budget(seconds=seconds))
     pool = Pool(saturated, region, card, objective, prices)
