@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import eqsat
+from benchmarks.workloads.transformers import decode_step, llama_decode_step
 from eqsat.interpret import interpret
 from eqsat.lower import lower
 
@@ -134,6 +135,39 @@ def test_a_call_uses_up_what_is_donated():
         assert cache.is_deleted() and not row.is_deleted()
     with pytest.raises(ValueError, match="donate: positions of the 3 positional arguments required, got 3"):
         eqsat.optimize(slice_of, CACHE, ROW, np.int32(0), donate=(3,))
+
+
+def nbytes(arrays):
+    return sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(arrays))
+
+
+def check_decode_step(args):
+    """Launches and bytes within a tenth of weights, cache and activations; returns the program."""
+    program = eqsat.optimize(llama_decode_step, *args, donate=(2, 3))
+    activations = 4 * nbytes(args[1])
+    assert len(program.launches) <= 8
+    assert program.cost.nbytes <= 1.1 * (nbytes(args) + activations)
+    assert sum(len(p.kernel.donated) for p in program.launches) == 2
+    return program
+
+
+@pytest.mark.nightly
+def test_a_decode_step_moves_its_weights_and_its_cache_once():
+    check_decode_step(decode_step(8, 4096, 4096, 128, 8, 14336))
+
+
+def test_a_decode_step_is_right_at_every_position():
+    args = decode_step(2, 24, 64, 16, 2, 96, "float32")
+    program = check_decode_step(args)
+    rng = np.random.default_rng(0)
+    layer, x, keys, values = jax.tree.map(lambda a: (0.2 * rng.standard_normal(a.shape)).astype(a.dtype), args[:4])
+    for position in (0, 23):
+        given = (layer, x, keys, values, np.int32(position))
+        results = flat(program, "tiles", *jax.tree.leaves(given))
+        with jax.disable_jit():
+            wanted = llama_decode_step(*jax.tree.map(jnp.asarray, given))
+        for got, want in zip(results, wanted, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
 def test_xla_is_told_of_the_buffer():

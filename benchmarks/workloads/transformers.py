@@ -18,10 +18,11 @@ def rms_norm(x, gain):
     return (wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + 1e-5) * gain).astype(x.dtype)
 
 
-def rotary(x, base: float = 500000.0):
+def rotary(x, positions=None, base: float = 500000.0):
     """x: [batch, heads, sequence, depth]; halves are turned by an angle that grows with the position."""
     sequence, depth = x.shape[-2:]
-    angles = jnp.arange(sequence)[:, None] * base ** (-jnp.arange(0, depth, 2) / depth)[None, :]
+    positions = jnp.arange(sequence) if positions is None else positions
+    angles = positions[:, None] * base ** (-jnp.arange(0, depth, 2) / depth)[None, :]
     cos, sin = jnp.cos(angles).astype(WIDE), jnp.sin(angles).astype(WIDE)
     left, right = jnp.split(x.astype(WIDE), 2, axis=-1)
     return jnp.concatenate([left * cos - right * sin, right * cos + left * sin], axis=-1).astype(x.dtype)
@@ -50,6 +51,26 @@ def llama_layer(layer, x, *, depth: int):
     return x + (jax.nn.silu(h @ layer["gate"]) * (h @ layer["up"])) @ layer["down"]
 
 
+def llama_decode_step(layer, x, keys, values, position):
+    """One token a sequence: x: [batch, width]; keys, values: [batch, heads, length, depth], which get a row at `position`."""
+    batch, heads, length, depth = keys.shape
+
+    def split(y):
+        return y.reshape(batch, -1, 1, depth)
+
+    h = rms_norm(x, layer["gain1"])
+    q, k, v = (split(h @ layer[name]) for name in ("wq", "wk", "wv"))
+    place, turned = (0, 0, position, 0), position[None]
+    keys = jax.lax.dynamic_update_slice(keys, rotary(k, turned), place)
+    values = jax.lax.dynamic_update_slice(values, v, place)
+    q = rotary(q, turned).reshape(batch, heads, -1, depth)
+    scores = jnp.einsum("bhgd,bhkd->bhgk", q, keys, preferred_element_type=WIDE) / depth**0.5
+    weights = jax.nn.softmax(jnp.where(jnp.arange(length) <= position, scores, -jnp.inf), axis=-1).astype(values.dtype)
+    x = x + jnp.einsum("bhgk,bhkd->bhgd", weights, values).reshape(batch, -1) @ layer["wo"]
+    h = rms_norm(x, layer["gain2"])
+    return x + (jax.nn.silu(h @ layer["gate"]) * (h @ layer["up"])) @ layer["down"], keys, values
+
+
 def gpt2_layer(layer, x, *, depth: int):
     return block(x, layer, x.shape[-1] // depth)
 
@@ -71,13 +92,22 @@ def specs(extents: dict[str, tuple[int, ...]], dtype: str) -> dict[str, jax.Shap
     return {name: jax.ShapeDtypeStruct(e, dtype) for name, e in extents.items()}
 
 
-def llama(fn, sequence: int, width: int, depth: int, keys: int, hidden: int, dtype: str = "bfloat16", batch: int = 1) -> Size:
-    narrow = keys * depth
-    layer = {
+def llama_weights(width: int, narrow: int, hidden: int) -> dict[str, tuple[int, ...]]:
+    return {
         "gain1": (width,), "wq": (width, width), "wk": (width, narrow), "wv": (width, narrow), "wo": (width, width),
         "gain2": (width,), "gate": (width, hidden), "up": (width, hidden), "down": (hidden, width),
     }  # fmt: skip
-    return sized(fn, layer, (batch, sequence, width), depth, dtype)
+
+
+def llama(fn, sequence: int, width: int, depth: int, keys: int, hidden: int, dtype: str = "bfloat16", batch: int = 1) -> Size:
+    return sized(fn, llama_weights(width, keys * depth, hidden), (batch, sequence, width), depth, dtype)
+
+
+def decode_step(batch: int, length: int, width: int, depth: int, keys: int, hidden: int, dtype: str = "bfloat16") -> tuple:
+    """Arguments of `llama_decode_step`; positions 2 and 3 are the cache."""
+    cache = jax.ShapeDtypeStruct((batch, keys, length, depth), dtype)
+    layer = specs(llama_weights(width, keys * depth, hidden), dtype)
+    return layer, jax.ShapeDtypeStruct((batch, width), dtype), cache, cache, jax.ShapeDtypeStruct((), "int32")
 
 
 def gpt2(fn, sequence: int, width: int, depth: int, dtype: str = "bfloat16", batch: int = 1) -> Size:
