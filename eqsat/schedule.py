@@ -218,6 +218,8 @@ def _reducing(work: Work) -> dict[Axis, list[Option]]:
             apart = all(axis not in t.args[0].axes for t in work.kernel.terms if t.bound is not None)  # mostly pointwise
             tiles = (32, 64, 128, 256, *((512, 1024) if apart else ()))
             options[axis] = [(t, "grid") for t in (tiles if last else (1,)) if t <= whole or t == 32]
+            if axis in work.follows:  # the block that is reduced is at hand
+                options[axis] = [*options[work.follows[axis]], *options[axis]]
     return options
 
 

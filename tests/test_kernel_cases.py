@@ -108,6 +108,14 @@ def test_a_row_longer_than_a_block_may_be(way):
 
 
 @each_way
+@pytest.mark.parametrize("rows", [19, 100])
+def test_softmax_of_columns(rows, way):
+    x = normal(rows, 70)
+    wide = np.exp(x.astype(np.float64) - x.max(0))
+    np.testing.assert_allclose(through(way, lambda x: jax.nn.softmax(x, 0), x)[0], wide / wide.sum(0), rtol=1e-5)
+
+
+@each_way
 def test_rows_in_many_blocks_leave_none_unwritten(way):
     q, k = normal(24, 16), normal(32, 16)
     wide = q.astype(np.float64) @ k.T
@@ -192,6 +200,7 @@ def bfloat16(*shape):
 ONCE = {  # function, arguments, launches
     "softmax of long rows": (lambda x: jax.nn.softmax(x, -1), (bfloat16(32768, 8192),), 1),
     "a sum of two softmaxes": (lambda a, b: jax.nn.softmax(a, -1) + jax.nn.softmax(b, -1), (bfloat16(4096, 2560),) * 2, 1),
+    "softmax of columns": (lambda x: jax.nn.softmax(x, 0), (spec(32, 1 << 21),), 1),
     "mean of a transposed view": (lambda x: x.T.mean(1), (spec(256, 640),), 1),
     "exact GELU behind a product": (
         lambda x, w, b: jax.nn.gelu(x @ w + b, approximate=False),
