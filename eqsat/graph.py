@@ -56,7 +56,7 @@ class Variable:
     def shape(self) -> tuple[int, ...]:
         return tuple(self.aval.shape)
 
-    @property
+    @cached_property
     def dtype(self) -> str:
         return str(self.aval.dtype)
 
@@ -72,7 +72,7 @@ class Literal:
     value: np.ndarray
     aval: Any
 
-    @property
+    @cached_property
     def dtype(self) -> str:
         return str(self.aval.dtype)
 

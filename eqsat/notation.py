@@ -142,6 +142,11 @@ class Term:
             free.discard(bound)
         return frozenset(free)
 
+    @cached_property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The tensors that loads read, in order of first use."""
+        return tuple(dict.fromkeys(t.tensor for t in self.walk() if t.head == "load"))
+
     @property
     def indices(self) -> tuple[Index, ...]:
         """Index expressions of a load or pos."""

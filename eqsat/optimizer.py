@@ -106,7 +106,8 @@ def optimize(
             break
     else:
         raise ValueError(f"memory_limit: at least {least:,} bytes for temporaries required, got {memory_limit:,}; raise it")
-    program.graph, program.baseline = graph, _as_written(graph, card)
+    if moved is not graph:
+        program.graph, program.baseline = graph, _as_written(graph, card)
     program.request = Request(target, numerics, judged, tuple(constants), time_limit, admitted, cache, tuple(donate))
     program.notes.update(
         distinct_regions=len(search.plans),

@@ -259,7 +259,7 @@ def boundaries(steps: Sequence[Any], needed: set[Tensor]) -> set[Stored]:
 
 def loads_in(term: Term) -> tuple[Tensor, ...]:
     """Tensors read by a term, in order of first use."""
-    return tuple(dict.fromkeys(t.tensor for t in term.walk() if t.head == "load"))
+    return term.tensors
 
 
 def _worth_storing(stored: Stored) -> bool:
