@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -17,19 +19,61 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, stdin=subprocess.DEVNULL)
 
 
+def built(tree: Path, folder: Path) -> Path:
+    """A wheel of a tree, built without network."""
+    options = ("--no-deps", "--no-build-isolation", "--no-index", "--quiet")
+    result = python("-m", "pip", "wheel", *options, "--wheel-dir", str(folder), str(tree))
+    assert result.returncode == 0, result.stderr
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> list[str]:
-    """The file names of a wheel built from a copy of the tree, without network."""
+def tree(tmp_path_factory) -> Path:
+    """A copy of what is packed."""
     if int(importlib.metadata.version("setuptools").split(".")[0]) < 77:
         pytest.skip("building needs setuptools 77 or newer: pip install -e '.[dev]'")
-    folder, copy = tmp_path_factory.mktemp("wheel"), tmp_path_factory.mktemp("tree")
-    names = ("eqsat", "rules", "backends", "pyproject.toml", "README.md", "LICENSE")
-    subprocess.run(["cp", "-a", *(str(ROOT / name) for name in names), str(copy)], check=True)
-    options = ("--no-deps", "--no-build-isolation", "--no-index", "--quiet")
-    result = python("-m", "pip", "wheel", *options, "--wheel-dir", str(folder), str(copy))
+    copy = tmp_path_factory.mktemp("tree")
+    names = ("eqsat", "rules", "backends", "docs", "examples", "pyproject.toml", "MANIFEST.in", "LICENSE")
+    subprocess.run(["cp", "-a", *(str(p) for p in (*map(ROOT.joinpath, names), *ROOT.glob("*.md"))), str(copy)], check=True)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def wheel_path(tree, tmp_path_factory) -> Path:
+    return built(tree, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def wheel(wheel_path) -> list[str]:
+    """The names of a wheel's files."""
+    return zipfile.ZipFile(wheel_path).namelist()
+
+
+def test_the_sdist_makes_the_same_wheel(tree, wheel, tmp_path):
+    """The links of the tree are folders there; the pages that others link to are with it."""
+    code = f"from setuptools import build_meta; print(build_meta.build_sdist({str(tmp_path)!r}))"
+    subprocess.run([sys.executable, "-c", code], cwd=tree, check=True, capture_output=True)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as packed:
+        packed.extractall(tmp_path, filter="data")
+    (unpacked,) = (p for p in tmp_path.iterdir() if p.is_dir())
+    assert {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "docs", "examples"} <= {p.name for p in unpacked.iterdir()}
+    again = zipfile.ZipFile(built(unpacked, tmp_path / "wheel")).namelist()
+    assert sorted(again) == sorted(wheel)
+
+
+def test_the_wheel_works_outside_of_the_tree(wheel_path, tmp_path):
+    with zipfile.ZipFile(wheel_path) as packed:
+        packed.extractall(tmp_path)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    script = [sys.executable, "-P", str(ROOT / "tests" / "installed.py"), str(tmp_path)]
+    result = subprocess.run(script, cwd=tmp_path, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert result.returncode == 0, result.stderr
-    (built,) = folder.glob("*.whl")
-    return zipfile.ZipFile(built).namelist()
+
+
+def test_the_wheel_says_that_it_is_typed(wheel):
+    assert "eqsat/py.typed" in wheel
 
 
 def test_wheel_has_one_top_level_name(wheel):
