@@ -338,6 +338,7 @@ class _Inliner:
         self.constants: dict[Variable, Any] = {}
         self._constant_of: dict[int, Variable] = {}
         self._bodies: dict[int, Graph] = {}
+        self._wrapped: dict[Any, Any] = {}  # random keys, and the data that they were made of
 
     def program(self, closed: Any) -> tuple[tuple[Variable, ...], dict[Variable, Any], tuple[Equation, ...], tuple[Any, ...]]:
         jaxpr = closed.jaxpr
@@ -379,6 +380,8 @@ class _Inliner:
             branches = equation.params["branches"]
             taken = branches[min(max(int(operands[0].value), 0), len(branches) - 1)]
             return self.body(taken.jaxpr, taken.consts, operands[1:], (source, transposed))
+        if equation.primitive.name == "random_unwrap" and operands[0] in self._wrapped:
+            return [self._wrapped[operands[0]]]
         if (function := expansion(equation)) is not None:
             traced = jax.make_jaxpr(function)(*(v.aval for v in equation.invars))
             return self.body(traced.jaxpr, traced.consts, operands, (source, transposed))
@@ -386,6 +389,8 @@ class _Inliner:
         params = control.counted(equation.params)
         bodies = self.bodies(equation.primitive.name, params)
         params = params if bodies else equation.params
+        if equation.primitive.name == "random_wrap":
+            self._wrapped[outputs[0]] = operands[0]
         self.equations.append(Equation(equation.primitive, params, operands, outputs, source, transposed, equation, bodies))
         return outputs
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from importlib import import_module
+from math import prod
 from os import PathLike
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ from eqsat.program import PlannedKernel, Program
 from eqsat.read import Call, Reading, read
 from eqsat.regions import Region, cut, kept_steps, loads_in, local, retarget
 from eqsat.rule import TIERS, Rule, select
+from eqsat.scalars import DTYPES
 from eqsat.schedule import schedules
 from eqsat.updates import giving_up, handed_on
 from eqsat.work import Work
@@ -148,15 +150,18 @@ def _planned(graph: Graph, search: Search, numerics: str, constants: Sequence[in
                 seconds = sum(p.cost.seconds for p in planned if isinstance(p, PlannedKernel))
                 log.info("%s: part %d of %d planned, %.1f us so far", graph.name, number, len(parts), seconds * 1e6)
     loops = [p for p in planned if isinstance(p, Call) and p.programs]
+    opaque = sum((called(p, search.card) for p in planned if isinstance(p, Call) and p.opaque), FREE)
     before, after = _baseline(reading, search.card), sum((p.cost for p in planned if isinstance(p, PlannedKernel)), FREE)
     for loop in loops:
         before += looped(loop.eqn, [p.baseline for p in loop.programs])
         after += looped(loop.eqn, [p.cost for p in loop.programs])
+        opaque += looped(loop.eqn, [replace(FREE, seconds=p.notes["opaque_seconds"]) for p in loop.programs])
     notes = {
         "peak_nbytes_before": _peak_before(reading, bodies),
         "equations": len(graph.equations) + sum(p.notes["equations"] for p in bodies.values()),
         "views": reading.views + sum(p.notes["views"] for p in bodies.values()),
         "opaque": reading.opaque + sum(p.notes["opaque"] for p in bodies.values()),
+        "opaque_seconds": opaque.seconds,
         "loops": len(loops) + sum(p.notes["loops"] for p in bodies.values()),
         "regions": sum(isinstance(p, Region) for p in parts) + sum(p.notes["regions"] for p in bodies.values()),
     }
@@ -185,6 +190,15 @@ def looped(equation: Equation, costs: Sequence[Cost]) -> Cost:
     if CONTROL[equation.name].chooses:
         return max(costs, key=lambda c: c.seconds)
     return sum(costs, FREE) * (1 if equation.trips is None else equation.trips)
+
+
+def called(call: Call, card: Device) -> Cost:
+    """At least the cost of an opaque call: a launch, and every operand and result moved once. Without elements it is free."""
+    tensors = [t for t in (*call.inputs, *call.outputs) if isinstance(t, Tensor) and t.dtype in DTYPES]
+    moved = sum(prod(t.shape) * DTYPES[t.dtype].nbytes for t in tensors)
+    if not any(prod(t.shape) for t in call.outputs if t in tensors):
+        return FREE
+    return Cost(card.launch_seconds + moved / card.dram_bytes_per_second, 1, moved, 0, "dram")
 
 
 def parts_of(

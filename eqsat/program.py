@@ -183,6 +183,12 @@ class Program:
         return tuple(s for part in self.parts for s in part.steps if isinstance(s, Call) and s.opaque)
 
     @property
+    def opaque_share(self) -> float:
+        """How much of the predicted time `calls` take, if each moves its operands and results once: at least that."""
+        opaque = self.notes.get("opaque_seconds", 0.0)
+        return opaque / (opaque + self.cost.seconds) if opaque else 0.0
+
+    @property
     def loops(self) -> tuple[Call, ...]:
         """The steps that hold programs: loops, branches, sharded parts."""
         return tuple(s for s in self.steps if isinstance(s, Call) and s.programs)

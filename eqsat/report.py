@@ -62,7 +62,9 @@ def _changes(program: Program) -> str:
         computed = equations - views - opaque - loops
         text = f"{equations} equations: {views} are views and vanish, {computed} compute"
         text += f", {loops} loop{'s' * (loops > 1)} or branch{'es' * (loops > 1)} with programs of their own" if loops else ""
-        rows.append(("read", text + (f", {opaque} stay calls of JAX" if opaque else "")))
+        share = f"{program.opaque_share:.0%} of the time, if each moves its arrays once"
+        text += f", {opaque} stay calls of JAX ({share})" if opaque else ""
+        rows.append(("read", text))
     if notes.get("regions", 0) > 1 and "distinct_regions" in notes:
         rows.append(("regions", f"{notes['regions']}, of which {notes['distinct_regions']} differ and were optimised"))
     rows += [("search", line) for line in _at_most(notes.get("search", ()), 6)]

@@ -31,6 +31,8 @@ PACKAGES = {
     "rapidocr-onnxruntime": "1.4.4", "silero-vad": "6.2.3", "speechmos": "0.0.1.1", "swift-f0": "0.3.0",
 }  # fmt: skip
 
+CLOSE = 1e-4
+
 Arrays = dict[str, np.ndarray]
 
 
@@ -40,7 +42,6 @@ class Recipe(NamedTuple):
     package: str
     file: str
     inputs: Callable[[np.random.Generator], Arrays]
-    rtol: float = 1e-4  # of the largest result
     constants: tuple[str, ...] = ()
 
 
@@ -109,14 +110,14 @@ RECIPES = [
     Recipe("ddddocr", "ddddocr/common_old.onnx", page(64, 128, "input1", 1)),
     Recipe("ddddocr", "ddddocr/common_det.onnx", page(416, 416, "images", 3, 255)),
     Recipe("magika", "models/standard_v3_3/model.onnx", text),
-    Recipe("pipecat_ai", "smart-turn-v3.2-cpu.onnx", noise(input_features=(1, 80, 800)), 2e-3),
+    Recipe("pipecat_ai", "smart-turn-v3.2-cpu.onnx", noise(input_features=(1, 80, 800))),
     Recipe("pipecat_ai", "vad/data/silero_vad.onnx", voice, constants=("sr",)),
     Recipe("rapidocr", "ch_PP-OCRv4_det_infer.onnx", page(96, 160)),
     Recipe("rapidocr", "ch_PP-OCRv4_rec_infer.onnx", page(48, 160)),
     Recipe("rapidocr", "ch_ppocr_mobile_v2.0_cls_infer.onnx", page(48, 192)),
     Recipe("silero_vad", "data/silero_vad.onnx", voice, constants=("sr",)),
     Recipe("silero_vad", "data/silero_vad_16k_op15.onnx", voice, constants=("sr",)),
-    Recipe("silero_vad", "data/silero_vad_half.onnx", lambda rng: {k: v for k, v in voice(rng).items() if k != "sr"}, 1e-3),
+    Recipe("silero_vad", "data/silero_vad_half.onnx", lambda rng: {k: v for k, v in voice(rng).items() if k != "sr"}),
     Recipe("silero_vad", "data/silero_vad_op18_ifless.onnx", voice, constants=("sr",)),
     Recipe(
         "silero_vad",
@@ -162,8 +163,9 @@ def member(recipe: Recipe) -> bytes:
 
 
 def agree(content: bytes, given: Arrays | None, constants: tuple[str, ...] = ()) -> Program:
-    """Outputs have the names, shapes and dtypes that ONNX Runtime gives; the optimised program's values and ONNX Runtime's
-    both lie within the bound of the two oracles: some times the rounding of the model evaluated one operation after the other.
+    """Outputs have the names, shapes and dtypes that ONNX Runtime gives; the optimised program's values lie within the bound of
+    the two oracles, some times the rounding of the model evaluated one operation after the other. So do ONNX Runtime's, or they
+    are `CLOSE` to them, relative to the largest.
     """
     runtime = pytest.importorskip("onnxruntime")
     session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
@@ -181,7 +183,9 @@ def agree(content: bytes, given: Arrays | None, constants: tuple[str, ...] = ())
         assert list(got) == [o.name for o in session.get_outputs()]
         for n, (name, theirs) in enumerate(zip(got, wanted, strict=True)):
             judge.check(n, name, np.asarray(got[name]))
-            judge.check(n, f"{name} by ONNX Runtime", theirs)
+            if not np.allclose(theirs, got[name], rtol=CLOSE, atol=CLOSE * float(np.abs(theirs).max(initial=0))):
+                judge.check(n, f"{name} by ONNX Runtime", theirs)
+            assert (theirs.shape, theirs.dtype) == (got[name].shape, got[name].dtype)
             assert not judge.vacuous(n)
     return program
 
