@@ -7,6 +7,7 @@ equality here: beside each load of a defined tensor stands the term that defines
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import threading
 import time
@@ -103,6 +104,8 @@ class Engine:
         from egglog import bindings  # imported late: it costs half a second
 
         self._bindings = bindings
+        if (chatter := logging.getLogger("egglog")).level == logging.NOTSET:
+            chatter.setLevel(logging.WARNING)  # it logs thousands of lines a search at info level
         self.rules = tuple(rules)
         self.failed = False
         self._folder = tempfile.TemporaryDirectory(prefix="eqsat-")

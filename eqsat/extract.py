@@ -5,16 +5,17 @@ loaded; whatever lies above does not matter, so of all ways to reach a state onl
 (a few tensors are live at any place), so there are few states and the choice is exact. Where there are more than `WIDTH`,
 the most promising ones go on, and the best of the others bounds what was lost. Nothing depends on the clock.
 
-An order must exist in which every load follows its store. Only tensors on a cycle of "is loaded to make" can break this, and
-the cheapest selection seldom does; if it does, the search is repeated with states that also say which needed tensors each
-made one on a cycle waits for.
+An order must exist in which every load follows its store. The cheapest selection seldom breaks this; where it does, some
+tensors are loaded to make one another in a ring, and the search is repeated with each link of the ring forbidden in turn
+(branch and bound, cheapest first).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from heapq import heappop, heappush
+from itertools import pairwise
 from typing import NamedTuple
 
 import networkx as nx
@@ -23,6 +24,7 @@ from eqsat.kernels import Candidate, Entity
 
 FIRST = 16  # states of a first search; its selection lets the second leave out what costs more
 WIDTH = 1000  # states that go on from one tensor to the next
+STATES = 20_000  # visited by a search and its branches, about: beyond, no more links are forbidden
 TIE = 1e-9  # of two selections of one price, the one with fewer kernels
 ALIKE = 1e-6  # relative difference of prices that rounding explains
 
@@ -100,28 +102,57 @@ def choose(
     return Choice(order, total, min(total, bound), states)
 
 
+Link = tuple[int, int]  # to make the first, the second is loaded
+
+
 def _selection(
     candidates: list[Candidate], wanted: list[int], limit: float, width: int
 ) -> tuple[tuple[Candidate, ...] | None, float, int]:
-    """The cheapest selection that a search of this width finds, in order; a lower bound of any's price; the states visited."""
-    bound, states = 0.0, 0
-    for ordered in (False, True):
-        frontier = _Frontier(candidates, wanted, limit, width, ordered)
+    """The cheapest selection that searches of this width find, in order; a lower bound of any's price; the states visited."""
+    bound, states, count = float("inf"), 0, 0
+    branches: list[tuple[float, int, frozenset[Link], dict[int, Candidate]]] = []
+
+    def search(forbidden: frozenset[Link]) -> None:
+        nonlocal bound, states, count
+        frontier = _Frontier(candidates, wanted, limit, width, forbidden)
         path = frontier.search()
-        states += frontier.states
-        bound = max(bound, min(frontier.bound, path.price if path else float("inf")))
-        order = _in_order(frontier.makers_of(path), wanted) if path else None
-        if order is not None:
-            return order, bound, states
+        states, count, bound = states + frontier.states, count + 1, min(bound, frontier.bound)
+        if path:
+            heappush(branches, (path.price, count, forbidden, frontier.makers_of(path)))
+
+    search(frozenset())
+    while branches:
+        price, _, forbidden, makers = heappop(branches)
+        order = _in_order(makers, wanted)
+        if order or states > STATES:
+            return order, min(bound, price), states
+        for link in _ring(makers, wanted):
+            search(forbidden | {link})
     return None, bound, states
 
 
+def _makes(c: Candidate, forbidden: frozenset[Link]) -> list[int]:
+    """The tensors that a candidate may make."""
+    return sorted(e.number for e in c.produces if all((e.number, n) not in forbidden for n in c.needs))
+
+
+def _ring(makers: dict[int, Candidate], wanted: list[int]) -> list[Link]:
+    """The shortest ring of tensors that are loaded to make one another."""
+    graph = nx.DiGraph((made, needed) for made, c in makers.items() for needed in sorted(c.needs))
+    graph.add_nodes_from(wanted)
+    rings: list[list[Link]] = []
+    for group in nx.strongly_connected_components(graph.subgraph({*wanted}.union(*(nx.descendants(graph, n) for n in wanted)))):
+        for made, needed in graph.subgraph(group).edges:
+            path = nx.shortest_path(graph, needed, made)
+            rings.append([(made, needed), *pairwise(path)])
+    return min(rings, key=lambda ring: (len(ring), ring))
+
+
 class _State(NamedTuple):
-    """Sets are masks of positions; the lowest position is visited last."""
+    """Masks of positions; the lowest position is visited last."""
 
     pending: int  # needed, not yet made
     made: int  # may still be loaded
-    waits: tuple[tuple[int, int], ...]  # position made on a cycle -> pending positions that its kernels wait for
 
 
 class _Path(NamedTuple):
@@ -134,19 +165,27 @@ class _Path(NamedTuple):
 
 
 class _Frontier:
-    """The search over states; `ordered` if it has to mind the order in which kernels can run."""
+    """The search over states."""
 
-    def __init__(self, candidates: list[Candidate], wanted: list[int], limit: float, width: int, ordered: bool) -> None:
-        self._candidates, self._width, self._ordered = candidates, width, ordered
-        self._visit(candidates)
+    def __init__(
+        self, candidates: list[Candidate], wanted: list[int], limit: float, width: int, forbidden: frozenset[Link] = frozenset()
+    ) -> None:
+        self._width = width
+        makes = [_makes(c, forbidden) for c in candidates]
+        self._candidates = [c for c, made in zip(candidates, makes, strict=True) if made]
+        self._visit(wanted, [made for made in makes if made])
         self._wanted = self._mask(wanted)
         self._limit = limit + TIE * len(self._component)
         self._leasts: dict[int, float] = {0: 0.0}
         self.bound, self.states = float("inf"), 0
 
-    def _visit(self, candidates: list[Candidate]) -> None:
+    def _visit(self, wanted: list[int], makes: list[list[int]]) -> None:
         """Number the tensors by the order of visits, and the candidates of each."""
-        graph = _dependencies(candidates)
+        graph = nx.DiGraph()  # an edge from each tensor to those that some candidate loads to make it
+        graph.add_nodes_from(wanted)
+        for c, made in zip(self._candidates, makes, strict=True):
+            graph.add_nodes_from(made)
+            graph.add_edges_from((m, n) for m in made for n in sorted(c.needs))
         components = nx.condensation(graph)
         users_first = nx.lexicographical_topological_sort(components, key=lambda c: -max(components.nodes[c]["members"]))
         groups = [sorted(components.nodes[c]["members"], reverse=True) for c in users_first][::-1]
@@ -157,13 +196,13 @@ class _Frontier:
         self._share = [float("inf")] * len(order)  # least price of making it, shared with all that the kernel makes
         self._relevant = [0] * len(groups)  # what candidates of this component and those below load or make
         self._makers: list[list[tuple[float, int, int, int]]] = [[] for _ in order]  # price, number, makes, needs
-        for number, c in enumerate(candidates):
-            makes, needs = self._mask(e.number for e in c.produces), self._mask(c.needs)
-            assert not makes & needs, f"{c.kernel.name}: a kernel that does not load what it stores"
-            for p in _positions(makes):
-                self._makers[p].append((c.price + TIE, number, makes, needs))
-                self._share[p] = min(self._share[p], c.price / makes.bit_count())
-                self._relevant[self._component[p]] |= makes | needs
+        for number, (c, made) in enumerate(zip(self._candidates, makes, strict=True)):
+            mask, needs = self._mask(made), self._mask(c.needs)
+            assert not mask & needs, f"{c.kernel.name}: a kernel that does not load what it stores"
+            for p in _positions(mask):
+                self._makers[p].append((c.price + TIE, number, mask, needs))
+                self._share[p] = min(self._share[p], c.price / mask.bit_count())
+                self._relevant[self._component[p]] |= mask | needs
         for n in range(1, len(groups)):
             self._relevant[n] |= self._relevant[n - 1]
 
@@ -172,7 +211,7 @@ class _Frontier:
 
     def search(self) -> _Path | None:
         """The cheapest way to make everything, or None if there is none."""
-        start = _State(self._wanted, 0, ())
+        start = _State(self._wanted, 0)
         layers: dict[int, dict[_State, _Path]] = {self._layer(start): {start: _Path(0.0, -1, 0, None)}}
         while layers:
             layer = max(layers)
@@ -200,39 +239,11 @@ class _Frontier:
         top = state.pending.bit_length() - 1
         for price, number, makes, needs in self._makers[top]:
             total, fresh = path.price + price, makes & ~state.made
-            for used in self._uses(fresh, needs, top) if self._ordered else (fresh,):
-                pending = state.pending & ~used | needs & ~(state.made | used)
-                if total + self._least(pending) > self._limit:
-                    continue
-                made = (state.made | used) & (self._relevant[self._component[pending.bit_length() - 1]] if pending else 0)
-                waits = self._waits(state, used, needs) if self._ordered else ()
-                if waits is not None:
-                    waits = tuple((p, w) for p, w in waits if made >> p & 1)
-                    yield _State(pending, made, waits), _Path(total, number, used, path)
-
-    def _uses(self, fresh: int, needs: int, top: int) -> Iterator[int]:
-        """All that only this kernel makes; what comes to wait for others on its cycle may also be left to another kernel."""
-        beside = [p for p in _positions(fresh) if p != top and self._cycle[p] & needs]
-        for size in range(len(beside) + 1):
-            for unused in combinations(beside, size):
-                yield fresh & ~sum(1 << p for p in unused)
-
-    def _waits(self, state: _State, used: int, needs: int) -> tuple[tuple[int, int], ...] | None:
-        """What made tensors wait for after a step; None if a kernel would wait for itself."""
-        waits = dict(state.waits)
-        for p in _positions(used):
-            cycle = self._cycle[p]
-            behind = needs & cycle & ~state.made
-            for n in _positions(needs & cycle & state.made):
-                behind |= waits.get(n, 0)
-            if behind & used:
-                return None
-            for q, others in waits.items():
-                if others >> p & 1:
-                    waits[q] = others & ~(1 << p) | behind
-            if behind:
-                waits[p] = behind
-        return tuple(sorted((p, w) for p, w in waits.items() if w))
+            pending = state.pending & ~fresh | needs & ~(state.made | fresh)
+            if total + self._least(pending) > self._limit:
+                continue
+            relevant = self._relevant[self._component[pending.bit_length() - 1]] if pending else 0
+            yield _State(pending, (state.made | fresh) & relevant), _Path(total, number, fresh, path)
 
     def _least(self, pending: int) -> float:
         """What making these costs at least."""
@@ -246,7 +257,7 @@ class _Frontier:
         kept: list[tuple[_State, _Path]] = []
         for promise, state, path in ranked:
             lacks = ~state.pending
-            if any(not s.pending & lacks and p.price <= path.price and _dominates(s, state) for s, p in kept):
+            if any(not s.pending & lacks and p.price <= path.price and not state.made & ~s.made for s, p in kept):
                 continue
             if len(kept) == self._width:
                 self.bound = min(self.bound, promise)
@@ -262,16 +273,6 @@ class _Frontier:
             makers.update((entity[p], self._candidates[path.kernel]) for p in _positions(path.used))
             path = path.before
         return makers
-
-
-def _dominates(a: _State, b: _State) -> bool:
-    """True if all that completes b, which has no fewer pending, completes a."""
-    if b.made & ~a.made:
-        return False
-    if not a.waits:
-        return True
-    other = dict(b.waits)
-    return all(b.made >> p & 1 and not w & ~other.get(p, 0) for p, w in a.waits)
 
 
 def _positions(mask: int) -> Iterator[int]:
@@ -294,16 +295,6 @@ def _undominated(candidates: list[Candidate], limit: float) -> list[Candidate]:
                 rivals.setdefault(e, []).append((c.needs, made))
     makeable = rivals.keys()
     return [c for c in candidates if id(c) in kept and c.needs <= makeable]
-
-
-def _dependencies(candidates: list[Candidate]) -> nx.DiGraph:
-    """An edge from each entity to those that some candidate loads to make it."""
-    graph = nx.DiGraph()
-    for c in candidates:
-        for made in sorted(e.number for e in c.produces):
-            graph.add_node(made)
-            graph.add_edges_from((made, e) for e in sorted(c.needs))
-    return graph
 
 
 def _in_order(makers: dict[int, Candidate], wanted: list[int]) -> tuple[Candidate, ...] | None:
