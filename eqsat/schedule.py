@@ -19,6 +19,7 @@ from eqsat.tile import TileAxis
 from eqsat.traversal import Option, Traversals, Way, positions
 from eqsat.work import RESIDENT_K, Work
 
+LARGEST_BLOCK = 8192  # elements of a reduction's block, unless several axes are reduced one position after the other
 SMALLEST_DOT = 16
 RESIDENT_LIMIT = 16384  # elements of a row held in registers
 SMALL = 64  # a reduced axis up to this extent is held whole beside others
@@ -220,6 +221,9 @@ def _reducing(work: Work) -> dict[Axis, list[Option]]:
             options[axis] = [(t, "grid") for t in (tiles if last else (1,)) if t <= whole or t == 32]
             if axis in work.follows:  # the block that is reduced is at hand
                 options[axis] = [*options[work.follows[axis]], *options[axis]]
+    if prod(min(t for t, _ in options[axis]) for axis in work.axes) > LARGEST_BLOCK:  # of which registers hold none
+        for axis in sorted(work.bound_axes, key=lambda a: a.extent)[:-1]:
+            options[axis].insert(0, (1, "loop"))
     return options
 
 

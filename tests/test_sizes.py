@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import eqsat
+from eqsat.engines import engine
 from eqsat.inputs import draw
 from eqsat.interpret import interpret
 from eqsat.lower import lower
@@ -150,3 +151,13 @@ def test_kernels_are_right_at_every_size(name, size, dtype):
             given = dict(zip(tiles.inputs, inputs, strict=True))
             for results in (by_numpy, by_triton, by_pallas):
                 check_outputs(planned, given, results)
+
+
+def test_columns_summed_over_several_long_axes_fit_the_device():
+    """As the statistics of a batch norm: a block of all reduced axes would be larger than the registers."""
+    assert eqsat.optimize(lambda x: x.sum((0, 1, 2)), jax.ShapeDtypeStruct((8, 56, 56, 256), "float32")).cost.launches <= 2
+    small = eqsat.optimize(lambda x: x.sum((0, 1, 2)), jax.ShapeDtypeStruct((3, 20, 40, 40), "float32"), objective="launches")
+    small.validate(level="kernels")
+    x = np.random.default_rng(0).standard_normal((3, 20, 40, 40)).astype(np.float32)
+    (got,) = small.inline(x, launch=engine("triton"))
+    np.testing.assert_allclose(got, x.sum((0, 1, 2)), rtol=1e-4, atol=1e-4)
