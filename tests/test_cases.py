@@ -176,3 +176,45 @@ def test_a_sum_of_many_terms_ends_within_its_rows():
 def test_what_cancels_is_seen_in_the_fast_tier():
     program = eqsat.optimize(lambda a, b: a + (b + (-a)), f32(64), f32(64), numerics="fast")
     assert program.cost.flops == 0
+
+
+# --- what importers of others lost ------------------------------------------------------------------------------
+
+
+def test_programs_inside_of_primitives_are_inlined_or_run():
+    """Custom derivatives, rematerialisation, a loop of five steps, one that values end."""
+
+    def fn(x):
+        inner = jax.checkpoint(lambda y: jax.nn.relu(y) * jnp.sin(y))
+        carried, _ = jax.lax.scan(lambda c, _: (inner(c) + x, None), x, None, 5)
+        return jax.lax.while_loop(lambda s: s[0] < 10, lambda s: (s[0] + 3, s[1] + carried), (0, x))[1].sum()
+
+    x = np.linspace(-1, 1, 8).astype(np.float32)
+    program = eqsat.optimize(fn, x)
+    np.testing.assert_allclose(program(x), fn(jnp.asarray(x)), rtol=1e-5)
+    gradient = eqsat.optimize(jax.grad(lambda x: jax.nn.relu(jax.checkpoint(jnp.sin)(x)).sum()), x)
+    assert not gradient.calls
+    np.testing.assert_allclose(gradient(x), np.where(np.sin(x) > 0, np.cos(x), 0), rtol=1e-5)
+
+
+def test_a_sum_over_rows_is_complete_before_it_is_read():
+    f, idx = jnp.ones((1024, 1)), jnp.zeros(1024, jnp.int32)
+    fn = lambda f, i: f / (jnp.zeros((1, 1)).at[i].add(f)[i] + 1e-6)  # noqa: E731
+    np.testing.assert_allclose(eqsat.optimize(fn, f, idx)(f, idx), np.full((1024, 1), 9.7656e-4), rtol=1e-4)
+
+
+def test_fusion_does_not_lose_accuracy_in_float16():
+    def attention(q, k, v):
+        return jax.nn.softmax((q @ k.T) / np.float16(8)) @ v
+
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((128, 64)).astype(np.float16) for _ in range(3))
+    (check,) = eqsat.optimize(attention, q, k, v).validate(q, k, v).outputs
+    assert check.error <= 1.5 * check.original_error
+
+
+def test_the_plan_depends_on_the_device_and_never_loses_to_the_original():
+    x, w = bf16(4096, 4096), bf16(4096, 4096)
+    for target in ("a100", "h100", "l4"):
+        program = eqsat.optimize(lambda x, w: jax.nn.gelu(x @ w), x, w, target=target)
+        assert program.cost.seconds <= program.baseline.seconds

@@ -106,17 +106,22 @@ def _unrolled(node: Node, body: Any, count: int, states: tuple[Any, ...], scanne
             return None
         if not more.item():
             break
-    return (*states, *(_stacked(node, body, [row[n] for row in rows], n - scanned) for n in range(scanned)))
+    if not rows and scanned:
+        return (*states, *_empty(node, body, states, scanned))
+    return (*states, *(_stacked(node, [row[n] for row in rows]) for n in range(scanned)))
 
 
-def _stacked(node: Node, body: Any, rows: list[Any], number: int) -> Any:
-    if rows:
-        return np.stack(rows) if all(isinstance(r, np.ndarray) for r in rows) else jnp.stack(_arrays(node, rows))
-    import onnx
+def _stacked(node: Node, rows: list[Any]) -> Any:
+    return np.stack(rows) if all(isinstance(r, np.ndarray) for r in rows) else jnp.stack(_arrays(node, rows))
 
-    declared = body.output[number].type.tensor_type
-    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(declared.elem_type))
-    return np.zeros((0, *(d.dim_value for d in declared.shape.dim)), dtype)
+
+def _empty(node: Node, body: Any, states: tuple[Any, ...], scanned: int) -> list[Any]:
+    """What a loop collects that takes no turn: no rows, of the shapes that a turn would give."""
+
+    def once() -> tuple[Array, ...]:
+        return _arrays(node, _run(node, body, (np.asarray(0, np.int64), np.asarray(True), *states))[-scanned:])
+
+    return [np.zeros((0, *row.shape), row.dtype) for row in jax.eval_shape(once)]
 
 
 def _index(node: Node) -> np.dtype:
