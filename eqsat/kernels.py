@@ -225,6 +225,21 @@ class Pool:
     def _constant_leaf(self, tensor: Tensor) -> bool:
         return tensor in self.region.constant or any(e.tensor is tensor and e.constant for e in self.entities)
 
+    def without_idle(self, chosen: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+        """The chosen kernels without what they store on the way and no other loads, in the same order."""
+        result = list(chosen)
+        changed = True
+        while changed:
+            changed, wanted = False, {e.number for e in self.outputs}.union(*(c.needs for c in result))
+            for n, c in enumerate(result):
+                kept = [(e, o.term) for e, o in zip(c.produces, c.kernel.outputs, strict=True) if e.number in wanted]
+                if kept and len(kept) < len(c.produces) and set(c.kernel.axes) <= set(kept[0][0].axes):
+                    produces, terms = zip(*kept, strict=True)
+                    less = self._priced_candidate(produces, self._needs(terms), terms, c.rules)
+                    if less.price <= c.price:
+                        result[n], changed = less, True
+        return tuple(result)
+
     # --- hill climbing over what is stored ------------------------------------------------------------------------
 
     def _climbed(self) -> list[Candidate]:

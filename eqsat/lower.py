@@ -121,7 +121,8 @@ class _Lowering:
         self.names = _Names(tiling.kernel, tiling)
         self.starts: dict[Term, Value] = {}  # accumulators that the loop of a sum goes on with
         self.in_memory_order: set[Term] = set()  # loads that only matrix instructions read
-        self.named: dict[Term, str] = {}  # names that say more than the operation does
+        # names that say more than the operation does
+        self.named: dict[Term, str] = {roots[0]: f"{o.name}_tile" for o, roots in tiling.outputs if roots[0].head in SCALARS}
         self.top = _Scope(root for _, roots in tiling.outputs for root in roots)
 
     def body(self) -> tuple[Statement, ...]:
@@ -248,11 +249,13 @@ class _Lowering:
         return self._compute(scope, term.head, *(self.wide(a, scope) for a in term.args), name=self._name(term))
 
     def _name(self, term: Term) -> str:
+        if term in self.named:
+            return self.named[term]
         if _is_mask(term):
             return "inside"
         if term.head == "where" and _is_mask(term.args[0]) and term.args[1].head in SCALARS:
             return self._name(term.args[1])
-        return self.named.get(term, term.head)
+        return term.head
 
     def _load(self, term: Term, scope: _Scope) -> Value:
         operands = tuple(self._address(self.value(a, scope), scope) for a in term.args)

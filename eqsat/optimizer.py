@@ -292,6 +292,11 @@ def search_region(
     candidates = pool.candidates()
     built = time.perf_counter()
     choice = choose(candidates, pool.outputs, pool.known)
+    lean = pool.without_idle(choice.candidates)
+    instead = {id(c): less for c, less in zip(choice.candidates, lean, strict=True)}
+    candidates = [instead.get(id(c), c) for c in candidates]
+    total = sum(c.price for c in lean)
+    choice = replace(choice, candidates=lean, price=total, bound=min(choice.bound, total))
     quality = "the cheapest choice" if choice.gap < PROVED else f"choice within {choice.gap:.1%} of the bound"
     summary = f"{saturated.rows} e-nodes ({saturated.stopped}), {len(candidates)} candidates, {quality}"
     took = (saturated.seconds, built - start - saturated.seconds, time.perf_counter() - built)

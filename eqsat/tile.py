@@ -49,6 +49,11 @@ def padded_range(index: Index, tiles: Mapping[Axis, TileAxis]) -> tuple[int, int
     return index.substitute({a: Index.of(tiles[a].padded) for a in index.axes & tiles.keys()}).range
 
 
+def of_starts(index: Index, tiles: Mapping[Axis, TileAxis]) -> Index:
+    """An index of the first positions of tiles as one of the numbers of the tiles."""
+    return index.substitute({a: Index.of(Axis(f"{a.name}:number", tiles[a].count)) * tiles[a].tile for a in index.axes})
+
+
 @dataclass(frozen=True, eq=False)
 class Value:
     """A block: its name in the printed code, its dtype, and the axes it varies over (those with tile > 1), in order."""

@@ -23,7 +23,13 @@ def bias_gelu(x, w, b):
     return jax.nn.gelu(x @ w + b)
 
 
+def attention_gradient(q, k, v, g):
+    return jax.vjp(attention, q, k, v)[1](g)
+
+
 PROGRAMS = {
+    "split_softmax": (lambda x: jax.nn.softmax(x, axis=-1), shapes((8, 262144), dtype="float32")),
+    "attention_gradient": (attention_gradient, shapes(*[(12, 1024, 64)] * 4)),
     "softmax": (lambda x: jax.nn.softmax(x, axis=-1), shapes((512, 1000), dtype="float32")),
     "residual_rms_norm": examples.tables("PROGRAMS")["residual_rms_norm"],
     "attention": (attention, shapes((12, 1024, 64), (12, 1024, 64), (12, 1024, 64))),
@@ -32,8 +38,11 @@ PROGRAMS = {
 }
 
 
+LONG = {"attention_gradient"}  # to search
+
+
 @pytest.mark.parametrize("backend", ["triton", "pallas"])
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.nightly] if n in LONG else []) for n in PROGRAMS])
 def test_kernels_read_as_agreed(name, backend, golden):
     fn, args = PROGRAMS[name]
     program = eqsat.optimize(fn, *args)

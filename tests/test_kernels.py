@@ -46,10 +46,17 @@ def agree(found, wanted, name):
     np.testing.assert_allclose(found, wanted, rtol=2e-2, atol=2e-2 * scale, err_msg=name)
 
 
+def idle(program):
+    """What is stored, and neither loaded nor an output."""
+    used = {t for step in program.steps for t in step.inputs} | set(program.outputs)
+    return [t for step in program.steps for t in step.outputs if t not in used]
+
+
 @pytest.mark.parametrize("name", RAGGED)
 def test_interpreters_agree_with_jax(name):
     fn, specs = RAGGED[name]
     program = eqsat.optimize(fn, *specs)
+    assert not idle(program)
     generator = np.random.default_rng(0)
     for planned in program.kernels:
         arrays = given(planned.kernel, generator)

@@ -28,15 +28,15 @@ from eqsat.tile import (
     TileProgram,
     Value,
     grouped_axes,
+    of_starts,
     padded_range,
 )
 
 from .parts import helper
 from .plan import Plan, guarded_axes, mentioned, mentioned_below, whole_axis
 from .source import COMBINE
-from .text import bare, docstring, identifier, is_primary, literal, one_argument, operation, primary, shape_text
+from .text import LINE, bare, file_text, identifier, is_primary, literal, one_argument, operation, primary, shape_text
 
-LINE = 118  # characters; a longer call is written with one argument a line
 INT32 = 1 << 31
 MIN_DEPTH_OF_BYTES = 32  # least extent of the summed axis in a product of 8-bit matrices
 
@@ -71,21 +71,16 @@ class _Printer:
         self.grid()
         self.residents()
         self.block(self.program.body)
-        body = "\n".join(self.lines) or "    pass"
-        name, pointers = kernel_name(self.program), ", ".join(self.plan.pointer.values())
-        library = "from triton.language.extra import libdevice\n" if "libdevice." in body else ""
-        taken = self.program.in_place
-        in_place = f"IN_PLACE = {taken}  # the output written in the buffer of an input: numbers of both\n" if taken else ""
-        helpers = "".join(f"{text}\n\n\n" for text in self.helpers.values())
-        return (
-            f"{docstring(self.program.header or (self.program.name,))}\n\n"
-            f"import triton\nimport triton.language as tl\n{library}\n"
-            f"GRID = ({self.program.programs},)\nNUM_WARPS = {self.program.num_warps}\n"
-            f"NUM_STAGES = {self.program.num_stages}\n{in_place}\n\n"
-            f"{helpers}@triton.jit\ndef {name}({pointers}):\n{body}\n\n\n"
-            f'def launch(*tensors):\n    """Run the kernel on torch tensors: the inputs, then the outputs."""\n'
-            f"    {name}[GRID](*tensors, num_warps=NUM_WARPS, num_stages=NUM_STAGES)\n"
-        )
+        constants = {
+            "GRID": (self.program.programs,),
+            "NUM_WARPS": self.program.num_warps,
+            "NUM_STAGES": self.program.num_stages,
+        }
+        if self.program.in_place:  # outputs written in the buffer of an input: the numbers of both
+            constants["IN_PLACE"] = self.program.in_place
+        header = self.program.header or (self.program.name,)
+        helpers = tuple(self.helpers.values())
+        return file_text(header, constants, helpers, kernel_name(self.program), tuple(self.plan.pointer.values()), self.lines)
 
     def line(self, text: str) -> None:
         self.lines.append("    " * self.indent + text)
@@ -295,7 +290,7 @@ class _Printer:
             return self.loop(s)
         if isinstance(s, Store):
             return self.store(s)
-        if s.out in self.plan.inlined or s.out in self.plan.literals:
+        if s.out in self.plan.inlined or s.out in self.plan.literals or s.out in self.plan.own:
             return None
         target = f"{self.plan.name[s.out]} = "
         if isinstance(s, Load):
@@ -449,11 +444,17 @@ class _Printer:
         """Where a loop begins: a multiple of its tile."""
         if s.low is None:
             return "0"
-        tile = self.tile[s.axis].tile
-        return f"tl.maximum({self.bound(s.low)}, 0)" + (f" // {tile} * {tile}" if tile > 1 else "")
+        tile, text, starts = self.tile[s.axis].tile, self.bound(s.low), of_starts(s.low, self.tile)
+        if starts.range[0] < 0:
+            text = f"tl.maximum({text}, 0)"
+        whole = all(n % tile == 0 for n in (starts.constant, *(c for _, c in starts.terms)))
+        return text if whole else f"{primary(text)} // {tile} * {tile}"
 
     def end(self, s: Loop) -> str:
-        return str(s.axis.extent) if s.high is None else f"tl.minimum({self.bound(s.high)}, {s.axis.extent})"
+        if s.high is None:
+            return str(s.axis.extent)
+        text = self.bound(s.high)
+        return text if of_starts(s.high, self.tile).range[1] <= s.axis.extent else f"tl.minimum({text}, {s.axis.extent})"
 
     def bound(self, index: Index) -> str:
         """An index at the first positions of the tiles that it mentions."""

@@ -18,6 +18,7 @@ from eqsat.tile import Carry, Cast, Compute, Const, Dot, Load, Loop, Position, R
 from .text import identifier
 
 INLINE_OPERATIONS = 3  # scalar operations that one line may hold
+SHORT = 1 << 30  # positions along shorter axes are 32-bit numbers
 
 Place = tuple[int, int]  # number of the body, position in it
 
@@ -51,6 +52,7 @@ class Plan:
         self.readers: dict[Value, list[tuple[Statement | Carry, Place]]] = defaultdict(list)
         self.parents: list[Place] = []
         self.inlined: dict[Value, int] = {}
+        self.own: dict[Value, Axis] = {}  # positions that the axis itself names
         self.same: dict[Value, Value] = {}
         self._scan(program.body, (-1, 0))
         self.literals = {v for v, s in self.definition.items() if isinstance(s, Const) and self._is_literal(v)}
@@ -99,6 +101,9 @@ class Plan:
     def _inline(self, program: TileProgram) -> None:
         for statement in program.statements():
             if not isinstance(statement, Compute | Cast | Reduce | Position):
+                continue
+            if isinstance(statement, Position) and (axis := _own_axis(statement)) is not None:
+                self.own[statement.out] = axis
                 continue
             size = (0 if isinstance(statement, Position) else 1) + sum(self.inlined.get(a, 0) for a in operands(statement))
             if size < INLINE_OPERATIONS and self._may_inline(statement.out):
@@ -195,6 +200,7 @@ class Plan:
             if root not in self.name:
                 self.name[root] = self._fresh(root.name)
             self.name[value] = self.name[root]
+        self.name |= {value: self.axis[axis] for value, axis in self.own.items()}
 
     def _fresh(self, base: str) -> str:
         base = identifier(base)
@@ -231,6 +237,13 @@ def mentioned(s: Statement) -> frozenset[Axis]:
 def mentioned_below(s: Statement) -> frozenset[Axis]:
     below = (a for inner in s.body for a in mentioned_below(inner)) if isinstance(s, Loop) else ()
     return mentioned(s).union(below)
+
+
+def _own_axis(s: Position) -> Axis | None:
+    """The axis whose positions in 32 bits `s` is, and no more."""
+    axis = next(iter(s.index.axes), None)
+    short = axis is not None and s.out.dtype == "int32" and axis.extent < SHORT and s.index == Index.of(axis)
+    return axis if short and s.out.axes in ((), (axis,)) else None
 
 
 def whole_axis(index: Index, bound: int) -> Axis | None:

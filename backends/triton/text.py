@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from eqsat.scalars import DTYPES, SCALARS
 
+LINE = 118  # characters; a longer call is written with one argument a line
 PROPAGATE = ", propagate_nan=tl.PropagateNan.ALL"  # said of floats alone
 
 
@@ -42,6 +43,31 @@ def shape_text(sizes: Iterable[int]) -> str:
 def docstring(lines: tuple[str, ...]) -> str:
     body = "\n".join(line.rstrip().replace("\\", "\\\\").replace('"""', "'''") for line in lines)
     return f'"""{body}\n"""' if len(lines) > 1 else f'"""{body}"""'
+
+
+def file_text(
+    header: tuple[str, ...],
+    constants: Mapping[str, object],
+    helpers: tuple[str, ...],
+    name: str,
+    parameters: tuple[str, ...],
+    lines: Sequence[str],
+) -> str:
+    """The file of a kernel: what it is, how it is launched, and its function."""
+    body = "\n".join(lines) or "    pass"
+    library = "from triton.language.extra import libdevice\n" if "libdevice." in body else ""
+    signature = f"def {name}({', '.join(parameters)}):"
+    if len(signature) > LINE:
+        signature = "\n".join([f"def {name}(", *(f"    {p}," for p in parameters), "):"])
+    return (
+        f"{docstring(header)}\n\nimport triton\nimport triton.language as tl\n{library}\n"
+        + "".join(f"{key} = {value}\n" for key, value in constants.items())
+        + "\n\n"
+        + "".join(f"{text}\n\n\n" for text in helpers)
+        + f"@triton.jit\n{signature}\n{body}\n\n\n"
+        + 'def launch(*tensors):\n    """Run the kernel on torch tensors: the inputs, then the outputs."""\n'
+        + f"    {name}[GRID](*tensors, num_warps=NUM_WARPS, num_stages=NUM_STAGES)\n"
+    )
 
 
 def is_primary(text: str) -> bool:
