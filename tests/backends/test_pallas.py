@@ -112,7 +112,7 @@ class Build:
         index = indices(index)
         tiles = {t.axis: t.tile for t in self.axes}
         axes = tuple(a for a in axes if tiles[a] > 1)
-        self.body.append(Store(tensor, index, value, axes, self.guards(index, guards), False))
+        self.body.append(Store(tensor, index, (), value, axes, self.guards(index, guards), False))
 
     def program(self, inputs: Iterable[Tensor], outputs: Iterable[Tensor], header=("A kernel.",)) -> TileProgram:
         return TileProgram("k", tuple(inputs), tuple(outputs), self.axes, tuple(self.body), 4, 2, 1, header)

@@ -107,7 +107,7 @@ class Body:
         index = tuple(map(Index.of, items))
         used = {a for i in index for a in i.axes}
         axes = tuple(t.axis for t in self.axes if t.axis in used and t.tile > 1)
-        self.out.append(Store(tensor, index, value, axes, self.guards(index), False))
+        self.out.append(Store(tensor, index, (), value, axes, self.guards(index), False))
 
     def loop(self, axis: Axis, inits: list[Value], step: Callable[..., list[Value]]) -> list[Value]:
         body = self.inner()
@@ -450,7 +450,7 @@ def test_store_of_one_tile_among_many_and_constant_guards(rng: np.random.Generat
     body = Body(TileAxis(i, 8, "grid"), TileAxis(j, 16, "grid"))
     never = body.load(x, 99, guards=((Index.of(99), 8),), other=2.0)
     value = body.op("mul", body.load(x, i, guards=((Index.of(3), 8),)), never)
-    body.out.append(Store(y, (Index.of(i),), value, (i, j), ((Index.of(j), 1),), False))
+    body.out.append(Store(y, (Index.of(i),), (), value, (i, j), ((Index.of(j), 1),), False))
     data = normal(rng, "float32", 8)
     np.testing.assert_array_equal(run(body.program("first_column", [x], [y]), data)[0], data * 2)
 
