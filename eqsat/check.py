@@ -32,12 +32,16 @@ SAMPLES = 120
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the checker found: the instances tried, the dtypes tried exhaustively, and the first problem, if any."""
+    """What the checker found: the instances tried, the dtypes tried exhaustively, and the first problem, if any.
+
+    `proof` says what a solver proved, where it was asked.
+    """
 
     rule: Rule
     samples: int
     exhaustive: tuple[str, ...] = ()
     problem: str = ""
+    proof: str = ""
 
     @property
     def passed(self) -> bool:
@@ -45,7 +49,10 @@ class Verdict:
 
     def __str__(self) -> str:
         every = f", every value of {', '.join(self.exhaustive)}" if self.exhaustive else ""
-        return f"{self.rule.name}: " + (f"ok, {self.samples} instances{every}" if self.passed else f"WRONG\n{self.problem}")
+        proof = f"; {self.proof}" if self.proof else ""
+        return f"{self.rule.name}: " + (
+            f"ok, {self.samples} instances{every}{proof}" if self.passed else f"WRONG\n{self.problem}"
+        )
 
 
 def check_rule(rule: Rule, *, seed: int = 0, samples: int = SAMPLES) -> Verdict:

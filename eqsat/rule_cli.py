@@ -137,19 +137,24 @@ def check_rules(
     names: Names = [],  # noqa: B006
     seed: Annotated[int, typer.Option(help="Of the random instances.")] = 0,
     samples: Annotated[int, typer.Option(help="Instances of each rule (0: as many as usual).")] = 0,
+    prove: Annotated[bool, typer.Option("--prove", help="Also prove what z3 can (the extra `prove`).")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Try rules on random instances; exit code 1 if one is wrong."""
     from eqsat.check import SAMPLES, check_rule
+    from eqsat.proof import proved
 
     start, verdicts = time.perf_counter(), []
     rules = rules_named(names)
     for r in rules:
-        verdicts.append(check_rule(r, seed=seed, samples=samples or SAMPLES))
+        verdict = check_rule(r, seed=seed, samples=samples or SAMPLES)
+        verdicts.append(proved(verdict) if prove else verdict)
         if not as_json:
             talk.show(verdicts[-1] if verdicts[-1].passed else f"{verdicts[-1]}\nsource   {relative(r.source)}")
     wrong = sum(not v.passed for v in verdicts)
-    facts = [{"name": v.rule.name, "passed": v.passed, "samples": v.samples, "problem": v.problem} for v in verdicts]
+    facts = [
+        {"name": v.rule.name, "passed": v.passed, "samples": v.samples, "problem": v.problem, "proof": v.proof} for v in verdicts
+    ]
     talk.show(f"{_count(rules)} checked in {time.perf_counter() - start:.1f} s, {wrong} wrong", lambda: facts, as_json)
     if wrong:
         raise typer.Exit(1)

@@ -104,6 +104,12 @@ def factor_common(a: Float, b: Float, c: Float):
     return rewrite(a * b + a * c, a * (b + c))
 
 
+@rule("reassociate", gives_up="the rounding of each product")
+def factor_common_of_difference(a: Float, b: Float, c: Float):
+    """a*b - a*c = a*(b - c)."""
+    return rewrite(a * b - a * c, a * (b - c))
+
+
 @rule("reassociate", gives_up="the order of two roundings")
 def mul_of_quotient(a: Float, b: Float, c: Float):
     """a*(b/c) = (a*b)/c, for a divisor that is no literal: literals would multiply among themselves without end."""

@@ -25,6 +25,7 @@ CHEAPER = {  # function, arguments, FLOPs at most
     "A B C D": (lambda a, b, c, d: a @ b @ c @ d, (f32(10000, 100), f32(100, 1000), f32(1000, 5), f32(5, 333)), 4.5e7),
     "sum of a product": (lambda a, b: jnp.sum(a @ b), (SQUARE, SQUARE), 2.2e6),
     "a shared factor": (lambda a, b, c: a @ b + a @ c, (f32(512, 512),) * 3, 2.70e8),
+    "a factor shared by a difference": (lambda a, b, c: a @ b - a @ c, (f32(512, 512),) * 3, 2.70e8),
     "low rank": (lambda u, v, x: (u @ v.T) @ x, (f32(4096, 8), f32(4096, 8), f32(4096)), 1.4e5),
     "a diagonal factor": (lambda d, a: jnp.diag(d) @ a, (f32(1024), SQUARE), 1.1e6),
     "a row of a product": (lambda a, b: (a @ b)[0], (SQUARE, SQUARE), 2.2e6),

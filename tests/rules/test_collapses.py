@@ -85,6 +85,16 @@ def test_matrix_products_become_vector_products(fn, args, numerics, most):
     assert program.notes["rules"]
 
 
+@pytest.mark.parametrize("numerics", ["exact", "reassociate"])
+def test_a_difference_with_itself_is_zero_of_finite_values_only(numerics):
+    """Problem 80 outside the fast tier: operands may hold infinities, of which the difference is NaN, so that the product stays."""
+    small = shapes(4, 3, 5, (5,))
+    x, w, c = (np.ones(s.shape, np.float32) for s in small)
+    x[1, 0], c[2] = np.inf, 1.0
+    got = np.asarray(found(max_less_its_mean, small, numerics)(x, w, c))
+    assert np.isnan(got[1]).all() and not np.delete(got, 1, 0).any()
+
+
 @pytest.mark.parametrize("fn", [shifted_scaled_relu, scaled_leaky_relu, gelu_of_tenth], ids=lambda f: f.__name__)
 def test_epilogues_are_one_kernel(fn):
     program = found(fn, WIDE)
