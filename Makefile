@@ -88,7 +88,8 @@ dist-test: $(READY)
 # The lowest version of each dependency that pyproject.toml allows.
 test-lowest:
 	$(PYTHON) -m venv --clear $(VENVLOWEST)
-	$(VENVLOWEST)/bin/python -m pip install --quiet --editable '.[dev]' --constraint tests/lowest.txt </dev/null
+	$(VENVLOWEST)/bin/python tests/lowest.py > $(VENVLOWEST)/lowest.txt
+	$(VENVLOWEST)/bin/python -m pip install --quiet --editable '.[dev]' --constraint $(VENVLOWEST)/lowest.txt </dev/null
 	$(VENVLOWEST)/bin/python -m pytest -q -n 2 -m "not slow and not nightly" $(SHORTER)
 
 format: $(READY)
