@@ -43,7 +43,8 @@ def written(graph: Graph) -> nx.DiGraph:
         single = len(equation.outputs) == 1
         name = graph.name_of[equation.outputs[0]] if single else fresh(equation.name)
         aval = equation.outputs[0].aval if single else None
-        add(name, equation.name, equation.params, aval, equation.source, primitive=equation.primitive)
+        params = equation.origin.params if equation.bodies else equation.params  # a loop's are those of JAX, to be bound again
+        add(name, equation.name, params, aval, equation.source, primitive=equation.primitive)
         connect(equation.inputs, name)
         for index, variable in enumerate(equation.outputs):
             node_of[variable] = name if single else add(graph.name_of[variable], "result", {"index": index}, variable.aval)
