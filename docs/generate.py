@@ -13,6 +13,7 @@ import importlib.util
 import inspect
 import io
 import itertools
+import math
 import re
 import shutil
 import subprocess
@@ -185,7 +186,88 @@ def _rate(value: float | None) -> str:
     return f"{value / 1e12:g}" if value else "\N{EM DASH}"
 
 
+def peers() -> str:
+    """What other compilers would launch and move, from a file of results, and where eqsat moves more."""
+    from benchmarks import report
+    from benchmarks.runner import read
+
+    header, records = read(RESULTS)
+    others = {name: _others(record) for name, record in records.items() if record.get("plan")}
+    ratios = {name: _bytes(records[name]["plan"], found) for name, found in others.items()}
+    versions = ", ".join(f"{k} {v}" for k, v in header["machine"]["versions"].items() if k in ("eqsat", "jax", "triton"))
+    summary = [[who, *_standing([r[who] for r in ratios.values() if who in r])] for who in ("XLA:GPU", "Inductor")]
+    worse = sorted(((max(r.values()), name) for name, r in ratios.items() if r and max(r.values()) > CLOSE), reverse=True)
+    losses = [
+        [
+            name,
+            f"{ratio:.2f}",
+            _plan(records[name]["plan"]["after"]),
+            *(_plan(others[name].get(w)) for w in ("XLA:GPU", "Inductor")),
+        ]
+        for ratio, name in worse
+    ]
+    return f"""# Beside other compilers
+{NOTE}
+What `eqsat`, XLA:GPU and PyTorch's Inductor would launch on an {header["options"]["target"].upper()}, and how many bytes of
+global memory these kernels read and write: each kernel's distinct inputs and outputs, the same rule for all. No GPU took part, so
+nothing here is a time. XLA is asked twice, with its own kernels for matrix products and with the library's, and the plan that
+moves less counts. Inductor gets the program equation by equation, as it stands in the workload, so its hand-written attention
+kernel applies nowhere; `scaled_dot_product_attention` would.
+
+The numbers are those of `benchmarks/results/{RESULTS.name}` ({versions}), which one command makes, as
+`benchmarks/README.md` says: `python -m benchmarks --predict --peers FOLDER`.
+
+## In short
+
+Bytes that the other plan moves for each byte of ours, over {len(others)} workloads; within {CLOSE - 1:.0%} counts as equal.
+
+{table(["against", "geometric mean", "eqsat moves less", "equal", "eqsat moves more"], summary)}
+
+## Where eqsat moves more
+
+*Times ours* is against the plan that moves the least. The cells are launches / megabytes.
+
+{table(["workload", "times ours", "eqsat", "XLA:GPU", "Inductor"], losses)}
+
+## Everything
+
+{report.peers(records)}
+"""
+
+
+RESULTS = DOCS.parent / "benchmarks" / "results" / "plans-h100.json"
+CLOSE = 1.02  # ratios of bytes up to it are no difference
+
+
+def _others(record: Any) -> dict[str, Any]:
+    """The plan of each other compiler, by the route that moves the least."""
+    plans: dict[str, Any] = {}
+    for route, plan in record.get("peers", {}).items():
+        who = route.split(",")[0]
+        if "nbytes" in plan and plan["nbytes"] < plans.get(who, {"nbytes": float("inf")})["nbytes"]:
+            plans[who] = plan
+    return plans
+
+
+def _bytes(ours: Any, others: Any) -> dict[str, float]:
+    """Ours for each byte of theirs; nothing where ours has calls of JAX, whose bytes are not known."""
+    return {
+        who: ours["after"]["nbytes"] / plan["nbytes"] for who, plan in others.items() if plan["nbytes"] and not ours.get("opaque")
+    }
+
+
+def _standing(ratios: Sequence[float]) -> list[Any]:
+    mean = math.exp(-sum(map(math.log, ratios)) / len(ratios))
+    less, more = sum(r < 1 / CLOSE for r in ratios), sum(r > CLOSE for r in ratios)
+    return [f"{mean:.2f}", less, len(ratios) - less - more, more]
+
+
+def _plan(plan: Any) -> str:
+    return f"{plan['launches']} / {plan['nbytes'] / 1e6:,.0f}" if plan else "failed"
+
+
 PAGES = {
+    "reference/peers.md": peers,
     "reference/command-line.md": command_line,
     "reference/operations.md": operations,
     "reference/primitives.md": primitives,
