@@ -14,25 +14,23 @@ from typing import Any, NamedTuple
 
 from eqsat import plan_codec
 from eqsat.cache import Cache, cache_of, key_of
-from eqsat.control import CONTROL
-from eqsat.cost import FREE, OBJECTIVES, UNDER_A_CAP, Cost, price
+from eqsat.cost import FREE, OBJECTIVES, UNDER_A_CAP
 from eqsat.devices import Device, device
 from eqsat.egraph import Budget, Engine, Saturated, engine_for
 from eqsat.extract import Choice, choose, in_order
-from eqsat.graph import Equation, Graph
+from eqsat.graph import Graph
 from eqsat.hoisting import hoisted
 from eqsat.kernels import Candidate, Pool, Prices
 from eqsat.memory import Use, peak_nbytes
 from eqsat.notation import Kernel, Stored, Tensor
+from eqsat.original import as_written, baseline, kernel_of, looped
 from eqsat.overlap import overlapped
 from eqsat.program import PlannedKernel, Program
 from eqsat.read import Call, Reading, read
 from eqsat.regions import Region, cut, kept_steps, loads_in, local, retarget
 from eqsat.rule import TIERS, Rule, select
 from eqsat.scalars import DTYPES
-from eqsat.schedule import schedules
 from eqsat.updates import giving_up, handed_on
-from eqsat.work import Work
 
 PROVED = 1e-4  # a relative gap below this is none
 
@@ -109,7 +107,7 @@ def optimize(
     else:
         raise ValueError(f"memory_limit: at least {least:,} bytes for temporaries required, got {memory_limit:,}; raise it")
     if moved is not graph:
-        program.graph, program.baseline = graph, _as_written(graph, card)
+        program.graph, program.baseline = graph, as_written(graph, card)
     program.request = Request(target, numerics, judged, tuple(constants), time_limit, admitted, cache, tuple(donate))
     program.notes.update(
         distinct_regions=len(search.plans),
@@ -151,7 +149,7 @@ def _planned(graph: Graph, search: Search, numerics: str, constants: Sequence[in
                 log.info("%s: part %d of %d planned, %.1f us so far", graph.name, number, len(parts), seconds * 1e6)
     loops = [p for p in planned if isinstance(p, Call) and p.programs]
     opaque = sum((called(p, search.card) for p in planned if isinstance(p, Call) and p.opaque), FREE)
-    before, after = _baseline(reading, search.card), sum((p.cost for p in planned if isinstance(p, PlannedKernel)), FREE)
+    before, after = baseline(reading, search.card), sum((p.cost for p in planned if isinstance(p, PlannedKernel)), FREE)
     for loop in loops:
         before += looped(loop.eqn, [p.baseline for p in loop.programs])
         after += looped(loop.eqn, [p.cost for p in loop.programs])
@@ -180,16 +178,6 @@ def _peak_before(reading: Reading, bodies: Mapping[Graph, Program]) -> int:
         return Use(step.inputs, step.outputs, inside)
 
     return peak_nbytes(map(use, reading.steps), set(reading.outputs))
-
-
-def looped(equation: Equation, costs: Sequence[Cost]) -> Cost:
-    """The cost of a loop or branch: of all trips, of one where values decide how many there are, of the dearest branch.
-
-    What JAX does to slice and stack the arrays of a scan is left out.
-    """
-    if CONTROL[equation.name].chooses:
-        return max(costs, key=lambda c: c.seconds)
-    return sum(costs, FREE) * (1 if equation.trips is None else equation.trips)
 
 
 def called(call: Call, card: Device) -> Cost:
@@ -225,36 +213,6 @@ def _constant_tensors(graph: Graph, reading: Reading, constants: Sequence[int]) 
     """Leaves that never change: closed-over arrays and the leaves of the arguments declared constant."""
     leaves = leaves_of(graph, constants, "constants")
     return frozenset(reading.constants) | frozenset(reading.inputs[leaf] for leaf in leaves)
-
-
-def _as_written(graph: Graph, card: Device) -> Cost:
-    """The cost of a graph and its loops, a kernel for each computing equation."""
-    loops = [looped(e, [_as_written(body, card) for body in e.bodies]) for e in graph.equations if e.bodies]
-    return sum(loops, _baseline(read(graph), card))
-
-
-def _baseline(reading: Reading, card: Device) -> Cost:
-    """The unoptimised program: one kernel per computing equation."""
-    known: dict[Hashable, Cost] = {}
-    total = FREE
-    for step in reading.steps:
-        if isinstance(step, Stored):
-            region = Region(loads_in(step.term), (step,), (step,))
-            key = region.key
-            if key not in known:
-                known[key] = _original(step, card).cost
-            total += known[key]
-    return total
-
-
-def _original(step: Stored, card: Device) -> PlannedKernel:
-    """A definition as its own kernel."""
-    kernel = Kernel(step.name, (step,))
-    work = Work(kernel)
-    cost, schedule = price(work, schedules(work), card)
-    if schedule is None:
-        raise ValueError(f"kernel {step.name}: a schedule that fits {card.name} required, got none for {kernel.formula}")
-    return PlannedKernel(kernel, schedule, cost, kernel.inputs, (step,))
 
 
 @dataclass(frozen=True)
@@ -375,7 +333,7 @@ class Search:
         kernels = []
         for stored in region.definitions:
             kernel = _leaf_kernel(stored)
-            original = _original(kernel.outputs[0], self.card)
+            original = kernel_of(kernel.outputs[0], self.card)
             kernels.append(
                 Candidate((), frozenset(), kernel, original.cost, original.cost.seconds, original.schedule, frozenset())
             )

@@ -10,7 +10,7 @@ from eqsat import control
 from eqsat.devices import device
 from eqsat.program import PlannedKernel, type_of, wrapped
 from eqsat.read import Call
-from eqsat.work import Work
+from eqsat.roofline import BOUNDS, point
 
 if TYPE_CHECKING:
     from eqsat.program import Program
@@ -112,7 +112,7 @@ def _table(program: Program) -> str:
     if not program.kernels:
         return "no kernels: nothing is left to compute on the device"
     uses = {kernel: str(n) for kernel, n in program.uses.items()}
-    total = program.cost.seconds or 1.0
+    total, card = program.cost.seconds or 1.0, device(program.target)
     width = max(6, *(len(k.name) for k in program.kernels))
     room = max(4, *map(len, uses.values()))
     lines = [f"  #  {'kernel':<{width}}  {'x':>{room}}        time   share   roofline   bound    writes"]
@@ -121,18 +121,9 @@ def _table(program: Program) -> str:
         writes = ", ".join(type_of(o) for o in k.kernel.outputs)
         lines.append(
             f"{number:>3}  {k.name:<{width}}  {uses[k.kernel]:>{room}}  {time(k.cost.seconds):>10}  {seconds / total:>5.0%}"
-            f"   {_roofline_share(k, program.target):>7.0%}    {k.cost.bound or '-':<7}  {writes}"
+            f"   {point(k, card).share_of_roofline(card):>7.0%}    {k.cost.bound or '-':<7}  {writes}"
         )
     return "\n".join(lines)
-
-
-def _roofline_share(planned: PlannedKernel, target: str) -> float:
-    """The time of the kernel's unavoidable traffic and arithmetic at peak rates, over the predicted time."""
-    card = device(target)
-    contractions = Work(planned.kernel).contractions
-    rate = max((card.contraction_flops(c.dtype) for c in contractions), default=card.vector_flops)
-    ideal = max(planned.cost.nbytes / card.dram_bytes_per_second, planned.cost.flops / rate)
-    return ideal / planned.cost.seconds if planned.cost.seconds else 1.0
 
 
 def _kernel(program: Program, planned: PlannedKernel) -> str:
@@ -143,17 +134,16 @@ def _kernel(program: Program, planned: PlannedKernel) -> str:
     lines.append("")
     lines += _labelled("  reads", ", ".join(map(str, kernel.inputs)) or "nothing")
     lines += _labelled("  writes", ", ".join(map(str, kernel.outputs)))
-    predicted = (time(cost.seconds), nbytes(cost.nbytes), operations(cost.flops), _bound(cost.bound))
+    predicted = (
+        time(cost.seconds),
+        nbytes(cost.nbytes),
+        operations(cost.flops),
+        f"bound by {BOUNDS.get(cost.bound, cost.bound)}",
+    )
     lines += _labelled("  predicted", ", ".join(predicted))
     if planned.schedule is not None:
         lines += _labelled("  schedule", schedule_text(planned))
     return "\n".join(lines)
-
-
-def _bound(bound: str) -> str:
-    names = {"dram": "device memory", "l2": "L2 cache", "tensor": "tensor cores", "vector": "arithmetic"}
-    names |= {"special": "special functions", "launch": "launch overhead"}
-    return f"bound by {names.get(bound, bound or 'nothing')}"
 
 
 def schedule_text(planned: PlannedKernel) -> str:

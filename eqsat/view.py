@@ -20,9 +20,10 @@ from eqsat.lower import lower
 from eqsat.notation import Tensor
 from eqsat.program import PlannedKernel, backend
 from eqsat.report import nbytes, operations, schedule_text, time
+from eqsat.roofline import BOUNDS, Point
 from eqsat.view_graph import described, graph_svg
 from eqsat.view_markup import Markup, el, escaped, highlighted, joined, table
-from eqsat.view_model import BOUNDS, Box, Picture, Point, percent
+from eqsat.view_model import Box, Picture, percent
 from eqsat.view_roofline import drawable, facts, roofline_figure, roofline_svg
 
 if TYPE_CHECKING:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from eqsat.notation import Tensor
 from eqsat.report import nbytes, time
+from eqsat.roofline import BOUNDS
 from eqsat.view_layout import Node, lay_out
 from eqsat.view_markup import Markup, el
-from eqsat.view_model import BOUNDS, Arrow, Box, Picture, percent
+from eqsat.view_model import Arrow, Box, Picture, percent
 
 WIDTH, HEIGHT, PILL = 212.0, 60.0, 28.0
 MARGIN = 14.0

@@ -2,68 +2,27 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from eqsat.cost import price
-from eqsat.devices import Device, device
-from eqsat.graph import Graph
-from eqsat.notation import Kernel, Stored, Tensor
+from eqsat import original
+from eqsat.devices import device
+from eqsat.notation import Tensor
 from eqsat.program import PlannedKernel
 from eqsat.read import Call, Reading, read
-from eqsat.regions import Region, loads_in
 from eqsat.report import loop_text
-from eqsat.schedule import schedules
-from eqsat.work import Work
+from eqsat.roofline import Point, point
 
 if TYPE_CHECKING:
     from eqsat.program import Program
-
-BOUNDS = {
-    "dram": "device memory", "l2": "L2 cache", "tensor": "tensor cores", "vector": "arithmetic",
-    "special": "special functions", "launch": "launch overhead", "": "nothing",
-}  # fmt: skip
-
 
 LABEL = 26  # characters of a pill's names
 
 
 def percent(share: float) -> str:
     return f"{share:.0%}" if share >= 0.005 or share == 0 else "<1%"
-
-
-@dataclass(frozen=True)
-class Point:
-    """A kernel as a dot: predicted seconds, traffic and operations of one launch, and how often it is launched."""
-
-    name: str
-    seconds: float
-    nbytes: int
-    flops: int
-    bound: str
-    count: int
-    rate: float  # peak operations per second of the unit that its arithmetic needs
-    dtype: str  # of its contractions' operands; "" where it has none
-
-    @property
-    def intensity(self) -> float:
-        return self.flops / self.nbytes if self.nbytes else 0.0
-
-    def share_of_roofline(self, card: Device) -> float:
-        """The time that its traffic and arithmetic need at peak rates, over the predicted time."""
-        ideal = max(self.nbytes / card.dram_bytes_per_second, self.flops / self.rate)
-        return ideal / self.seconds if self.seconds else 1.0
-
-
-def point(planned: PlannedKernel, card: Device, count: int = 1) -> Point:
-    rates = [(card.contraction_flops(c.dtype), c.dtype) for c in Work(planned.kernel).contractions]
-    rate, dtype = max(rates, default=(card.vector_flops, ""))
-    cost = planned.cost
-    return Point(planned.name, cost.seconds, cost.nbytes, cost.flops, cost.bound, count, rate, dtype)
 
 
 @dataclass(eq=False)
@@ -112,20 +71,8 @@ class Picture:
     @cached_property
     def before(self) -> list[Point]:
         """A kernel for each computing equation of the original; equal ones are one point."""
-        known: dict[Hashable, list[Stored]] = {}
-        counts: Counter[Hashable] = Counter()
-        for step, count in _originals(self.program.graph, self.reading):
-            key = Region(loads_in(step.term), (step,), (step,)).key
-            known.setdefault(key, []).append(step)
-            counts[key] += count
-        points = [self._original(steps[0], counts[key]) for key, steps in known.items()]
-        return [p for p in points if isfinite(p.seconds)]
-
-    def _original(self, step: Stored, count: int) -> Point:
-        kernel = Kernel(step.name, (step,))
-        work = Work(kernel)
-        cost, schedule = price(work, schedules(work), self.card)
-        return point(PlannedKernel(kernel, schedule, cost), self.card, count)
+        written = original.kernels(original.computed(self.program.graph, self.reading), self.card)
+        return [point(kernel, self.card, count) for kernel, count in written]
 
     # --- boxes and arrows
 
@@ -210,14 +157,6 @@ class Picture:
             self._between[key] = Arrow(source, target, [], back)
             self.arrows.append(self._between[key])
         self._between[key].tensors.append(tensor)
-
-
-def _originals(graph: Graph, reading: Reading, times: int = 1) -> Iterator[tuple[Stored, int]]:
-    """Each computing equation with how often it runs; those of loops whose trips the values decide count once."""
-    yield from ((step, times) for step in reading.steps if isinstance(step, Stored))
-    for equation in graph.equations:
-        for body in equation.bodies:
-            yield from _originals(body, read(body), times * (1 if equation.trips is None else equation.trips))
 
 
 def _label(names: list[str]) -> str:

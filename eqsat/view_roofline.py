@@ -8,8 +8,9 @@ from math import ceil, floor, log10, sqrt
 from typing import TYPE_CHECKING, Any
 
 from eqsat.report import nbytes, operations, time
+from eqsat.roofline import BOUNDS, Point
 from eqsat.view_markup import Markup, el
-from eqsat.view_model import BOUNDS, Picture, Point
+from eqsat.view_model import Picture
 
 if TYPE_CHECKING:
     from eqsat.program import Program
