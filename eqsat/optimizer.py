@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from eqsat import plan_codec
 from eqsat.cache import Cache, cache_of, key_of
-from eqsat.cost import FREE, OBJECTIVES, UNDER_A_CAP
+from eqsat.cost import FREE, OBJECTIVES, UNDER_A_CAP, Cost
 from eqsat.devices import Device, device
 from eqsat.egraph import Budget, Engine, Saturated, engine_for
 from eqsat.extract import Choice, choose, in_order
