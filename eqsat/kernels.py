@@ -335,9 +335,14 @@ class Pool:
         return found
 
     def _siblings(self, single: list[Candidate]) -> list[Candidate]:
-        """Kernels over one iteration space that share an input, as one launch."""
+        """Kernels over one iteration space that share an input, as one launch: those that need the least, and the cheapest."""
+        least = self._side_by_side(single, lambda c: (len(c.needs), c.price))
+        return [*least, *self._side_by_side(single, lambda c: (c.price, len(c.needs)))]
+
+    def _side_by_side(self, single: list[Candidate], rank: Callable[[Candidate], tuple[float, float]]) -> list[Candidate]:
+        """Merged kernels of the best candidates of each tensor."""
         best: dict[int, Candidate] = {}
-        for c in sorted(single, key=lambda c: (len(c.needs), c.price)):
+        for c in sorted(single, key=rank):
             if c.produces[0].tensor.term is not None:
                 best.setdefault(c.produces[0].number, c)
         groups: dict[tuple[Axis, ...], list[Candidate]] = defaultdict(list)

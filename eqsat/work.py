@@ -140,9 +140,18 @@ class Work:
 
     @cached_property
     def contiguous(self) -> Axis | None:
-        """The axis to traverse fastest: a reduced one if any load runs along it, else the most frequent one."""
-        along = [a for a in self.contiguous_axes if a in self.bound_axes]
-        return next(iter(along or self.contiguous_axes), None)
+        """The axis to traverse fastest: a reduced one if about as much is loaded along it as along any, else the most frequent one.
+
+        What is small does not decide: a matrix whose columns are summed lies along them, however its factors' vector lies.
+        """
+        largest = max((self._nbytes_along(a) for a in self.contiguous_axes), default=0)
+        found = [a for a in self.contiguous_axes if 2 * self._nbytes_along(a) >= largest]
+        return next((a for a in found if a in self.bound_axes), next(iter(found), None))
+
+    def _nbytes_along(self, axis: Axis) -> int:
+        """Bytes of the largest load whose neighbouring elements lie along an axis."""
+        loads = (t for t in self.kernel.terms if t.head == "load" and t.indices and (axis, 1) in t.indices[-1].terms)
+        return max((prod(a.extent for a in t.axes) * DTYPES[t.tensor.dtype].nbytes for t in loads), default=0)
 
     @cached_property
     def scans(self) -> dict[Axis, bool]:

@@ -207,6 +207,16 @@ def test_what_combines_parts_inside_another_kernel_is_right() -> None:
         np.testing.assert_allclose(made(combining.kernel, arrays, run)[0], wanted, rtol=1e-5, atol=1e-6)
 
 
+def test_what_is_small_does_not_decide_along_which_axis_a_matrix_is_read() -> None:
+    (x0,), r = axes_of(64), Axis("r0", 512)
+    x, v = Tensor("x", (512, 64), F32), Tensor("v", (512,), F32)
+    columns = Kernel("columns", (stored("y", (64,), reduce("sum", r, op("mul", at(x, r, x0), at(v, r)))),))
+    assert Work(columns).contiguous == x0
+    across = Tensor("across", (64, 512), F32)
+    rows = Kernel("rows", (stored("y", (64,), reduce("sum", r, op("mul", at(across, x0, r), at(v, r)))),))
+    assert Work(rows).contiguous == r
+
+
 def test_many_rows_are_not() -> None:
     program = eqsat.optimize(lambda x: jax.nn.softmax(x, axis=-1), shape(8192, 4096))
     assert len(program.launches) == 1
