@@ -140,7 +140,7 @@ class Work:
 
     @cached_property
     def contiguous(self) -> Axis | None:
-        """The axis to traverse fastest: a reduced one if about as much is loaded along it as along any, else the most frequent one.
+        """The axis to traverse fastest: a reduced one if about as much is loaded along it as along any, else the most frequent.
 
         What is small does not decide: a matrix whose columns are summed lies along them, however its factors' vector lies.
         """

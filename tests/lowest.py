@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 project = tomllib.loads((Path(__file__).resolve().parent.parent / "pyproject.toml").read_text())["project"]
-for requirement in (*project["dependencies"], *project["optional-dependencies"]["triton"], *project["optional-dependencies"]["onnx"]):
+extras = project["optional-dependencies"]
+for requirement in (*project["dependencies"], *extras["triton"], *extras["onnx"]):
     name, lowest = re.match(r"([\w-]+)>=([\w.]+)", requirement).groups()
     print(f"{name}=={lowest}")

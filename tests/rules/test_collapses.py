@@ -87,7 +87,7 @@ def test_matrix_products_become_vector_products(fn, args, numerics, most):
 
 @pytest.mark.parametrize("numerics", ["exact", "reassociate"])
 def test_a_difference_with_itself_is_zero_of_finite_values_only(numerics):
-    """Problem 80 outside the fast tier: operands may hold infinities, of which the difference is NaN, so that the product stays."""
+    """Problem 80 outside the fast tier: operands may hold infinities, whose difference is NaN, so that the product stays."""
     small = shapes(4, 3, 5, (5,))
     x, w, c = (np.ones(s.shape, np.float32) for s in small)
     x[1, 0], c[2] = np.inf, 1.0
