@@ -60,7 +60,7 @@ def through(way, fn, *arrays, **options):
 
 
 @each_way
-@pytest.mark.parametrize("m, k, n", [(17, 33, 65), (5, 1, 3)])
+@pytest.mark.parametrize("m, k, n", [pytest.param(17, 33, 65, marks=pytest.mark.nightly), (5, 1, 3)])
 def test_a_product_of_any_depth(m, k, n, way):
     a, b = normal(m, k), normal(k, n)
     np.testing.assert_allclose(through(way, jnp.matmul, a, b)[0], a.astype(np.float64) @ b, rtol=1e-5, atol=1e-5)
@@ -108,7 +108,7 @@ def test_a_row_longer_than_a_block_may_be(way):
 
 
 @each_way
-@pytest.mark.parametrize("rows", [19, 100])
+@pytest.mark.parametrize("rows", [19, pytest.param(100, marks=pytest.mark.nightly)])
 def test_softmax_of_columns(rows, way):
     x = normal(rows, 70)
     wide = np.exp(x.astype(np.float64) - x.max(0))
@@ -219,7 +219,7 @@ def test_what_is_read_is_read_once(name):
     assert program.cost.nbytes <= 1.01 * (given + sum(t.nbytes for t in program.outputs))
 
 
-@pytest.mark.parametrize("width", [512, 4096])
+@pytest.mark.parametrize("width", [512, pytest.param(4096, marks=pytest.mark.nightly)])
 def test_a_plan_is_never_slower_than_what_was_written(width):
     def mlp(x, w, gain, v):
         h = (x @ w).astype(jnp.float32)
