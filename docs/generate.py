@@ -2,6 +2,7 @@
 
 python docs/generate.py             the pages in reference/, from the product's own tables
 python docs/generate.py --outputs   also run every example and refresh the text that it prints
+python docs/generate.py --demo      also record what each rule does in the demo, for `eqsat rules show`
 python docs/generate.py --pictures  also take the pictures again (needs Chromium)
 """
 
@@ -384,15 +385,31 @@ def _shoot(address: str, target: Path, scheme: str, size: tuple[int, int], folde
     subprocess.run([chromium, *flags, f"--screenshot={target}", address], check=True, capture_output=True, timeout=90)
 
 
+def record_demo() -> None:
+    import json
+
+    import eqsat
+    from eqsat.cli_subject import graph_of
+    from eqsat.demo_rules import TABLE, recorded
+    from eqsat.rule_cli import DEMO
+    from eqsat.rules import RULES
+
+    program = eqsat.optimize(graph_of(DEMO, "@arguments"), cache=False)
+    TABLE.write_text(json.dumps(recorded(program, RULES), indent=1) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--outputs", action="store_true")
+    parser.add_argument("--demo", action="store_true")
     parser.add_argument("--pictures", action="store_true")
     options = parser.parse_args()
     for name, page in PAGES.items():
         (DOCS / name).write_text(page())
     for path in filter(_can_run, examples()) if options.outputs else ():
         refresh(path)
+    if options.demo:
+        record_demo()
     if options.pictures:
         pictures()
 

@@ -16,6 +16,11 @@ def packs() -> Mapping[str, tuple[Rule, ...]]:
     return import_module("eqsat.rules").PACKS
 
 
+def default_rules() -> tuple[Rule, ...]:
+    """The rules that are used where none are named."""
+    return import_module("eqsat.rules").RULES
+
+
 def rules_in(path: str | Path) -> tuple[Rule, ...]:
     """The rules of a Python file."""
     path = Path(path)

@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from eqsat.cli_options import AsJson, Talk, shared
-from eqsat.packs import packs, rules_in, rules_named
+from eqsat.demo_rules import said
+from eqsat.packs import default_rules, packs, rules_in, rules_named
 from eqsat.rule import TIERS, Rule
 
 TEMPLATE = '''"""{title}: what these rules have in common, in one sentence."""
@@ -84,7 +85,7 @@ def show_rule(
     file: Annotated[str, typer.Option(help="The .py file that it stands in, if it is in no pack.")] = "",
     program: Annotated[str, typer.Option(metavar="SUBJECT", help="A program: does it fire there, and what is it worth?")] = "",
     args: Annotated[str, typer.Option("--args", metavar="SHAPES", help="Example arguments of it, as for `optimize`.")] = "",
-    demo: Annotated[bool, typer.Option("--demo", help="The same for the demo, GPT-2 small (in a checkout).")] = False,
+    demo: Annotated[bool, typer.Option("--demo", help="Search the demo anew with and without it (in a checkout).")] = False,
     as_json: AsJson = False,
 ) -> None:
     """One rule: law, tier, conditions, source, and where it fires."""
@@ -92,7 +93,7 @@ def show_rule(
     found = next((r for r in rules if r.name == name), None)
     if found is None:
         raise ValueError(f"rule {name!r}: the name of one rule required, got that of a pack or of none in {file}")
-    facts = _facts(found)
+    facts = [*_facts(found), *([] if file else [("demo", said(name, default_rules()))])]
     for subject, shapes in ((program, args), (DEMO, "@arguments")):
         if subject == DEMO and not demo or not subject:
             continue

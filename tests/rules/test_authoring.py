@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from pathlib import Path
 
 import pytest
 
+from eqsat.demo_rules import TABLE, digest, said
 from eqsat.packs import rules_in, rules_named
 from eqsat.rule_cli import app
 from eqsat.rule_trial import trial
@@ -158,3 +160,20 @@ def test_the_plugin_reports_a_file_that_does_not_load(pytester):
     result = pytester.runpytest_inprocess("-p", "eqsat.pytest_plugin", str(path), "-p", "no:cacheprovider")
     result.assert_outcomes(errors=2)  # pytest's own collector imports the file too
     result.stdout.fnmatch_lines(["*rule commute (*bad_rules.py:*): tier in *"])
+
+
+# --- what rules did in the demo ---------------------------------------------------------------------------------------------
+
+
+def test_what_a_rule_did_in_the_demo_is_recorded(capsys):
+    command("show", "softmax_sum")
+    assert "the chosen kernels have some of them, in demo on h100" in capsys.readouterr().out
+    assert json.loads(TABLE.read_text())["fired"].keys() <= {r.name for r in RULES}
+
+
+def test_a_table_of_other_rules_is_said_to_be_old():
+    table = {"program": "demo", "rules": digest(RULES), "fired": {"add_zero": {"matches": 2, "rows": 1, "in the result": False}}}
+    assert said("add_zero", RULES, table) == (
+        "matches 2 times in distinct regions, makes 1 e-nodes; the chosen kernels have none of them, in demo"
+    )
+    assert said("mul_by_one", RULES[1:], table) == "never fires, in demo (recorded with other rules than these)"
