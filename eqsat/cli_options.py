@@ -127,6 +127,10 @@ class Search:
     ] = ""
     constants: Annotated[str, typer.Option(metavar="NUMBERS", help="Numbers of arguments that never change: '0,2'.")] = ""
     time_limit: Annotated[float, typer.Option(metavar="SECONDS", help="Afterwards, the best program so far.")] = 300.0
+    memory_limit: Annotated[
+        int | None, typer.Option(metavar="BYTES", help="Most bytes of temporaries that may be alive at once.")
+    ] = None
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Search anew, and keep nothing.")] = False
 
     def traced(self) -> tuple[Graph, Request]:
         """The graph, and what is asked of the search."""
@@ -138,7 +142,10 @@ class Search:
         if self.numerics not in TIERS:
             raise ValueError(f"numerics {self.numerics!r}: one of {', '.join(TIERS)} required")
         admitted = select(chosen, self.numerics)
-        request = Request(self.target, self.numerics, self.objective, fixed, self.time_limit, admitted)
+        request = Request(
+            self.target, self.numerics, self.objective, fixed, self.time_limit, admitted, cache=not self.no_cache,
+            memory_limit=self.memory_limit,
+        )  # fmt: skip
         return graph_of(self.subject, self.args), request
 
     def optimize(self, talk: Talk) -> Program:

@@ -121,7 +121,7 @@ class _Pricing:
         d, programs = self.device, self.over.programs
         residents = np.ceil(programs / d.multiprocessors) * d.multiprocessors
         busy = programs / residents
-        few = np.minimum(1.0, programs / d.multiprocessors * 2.0)  # two programs a multiprocessor saturate memory
+        few = np.minimum(1.0, programs / d.multiprocessors * 2.0)  # programs on half of the multiprocessors saturate memory
         terms = {
             "dram": self.dram_nbytes() / (d.dram_bytes_per_second * d.dram_efficiency) / few,
             "l2": self.l2_nbytes / d.l2_bytes_per_second / few,

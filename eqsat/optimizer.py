@@ -49,6 +49,7 @@ class Request:
     rules: tuple[Rule, ...]
     cache: bool | str | PathLike[str] = True
     donate: tuple[int, ...] = ()
+    memory_limit: int | None = None  # None in a program's own request: its objective is the one that kept to the limit
 
     def admitting(self) -> Request:
         """With those of its rules only that its tier admits."""

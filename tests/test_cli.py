@@ -99,6 +99,13 @@ def test_optimize_prints_the_report_and_writes_kernels(tmp_path, capsys):
     assert {"program.py", "report.txt", "plan.json"} <= {p.name for p in (tmp_path / "out").iterdir()}
 
 
+def test_a_memory_limit_is_kept_to_or_refused_with_the_least_that_is_possible(capsys):
+    rows = ["examples.softmax:softmax", "--args", "float32[4,1048576]", "--no-cache", "--memory-limit"]  # split over programs
+    assert main(["optimize", *rows, "0"]) == 2
+    assert capsys.readouterr().err == "eqsat: memory_limit: at least 32 bytes for temporaries required, got 0; raise it\n"
+    assert main(["optimize", *rows, "32", "--json"]) == 0
+
+
 def test_json_says_what_the_report_says(capsys):
     assert main(["optimize", *SOFTMAX, "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
