@@ -30,25 +30,37 @@ def torch_function(graph: Graph, device: str = "cpu") -> Callable[..., list[Tens
     if missing:
         raise NotImplementedError(f"no torch for {', '.join(missing)}")
     constants = {v: torch.from_numpy(np.array(a)).to(device) for v, a in graph.constants.items()}
+    steps, outputs = _folded_numbers(graph)
 
     def run(*flat: Tensor) -> list[Tensor]:
         known: dict[Any, Tensor] = {**constants, **dict(zip(graph.inputs, flat, strict=True))}
-
-        def value(atom: Any) -> Tensor:
-            return known[atom] if isinstance(atom, Variable) else np.asarray(atom.value).item()
-
-        for e in graph.equations:
-            values = [value(x) for x in e.inputs]
-            results = _folded(e, values) if _scalar(e, values) else OPS[e.name](e, device, *values)
+        for e, operands in steps:
+            results = OPS[e.name](e, device, *(known[x] if isinstance(x, Variable) else x for x in operands))
             known.update(zip(e.outputs, results if isinstance(results, tuple | list) else [results], strict=True))
-        return [_tensor(value(x), x, device) for x in graph.outputs]
+        found = [known[x] if isinstance(x, Variable) else x for x in outputs]
+        return [_tensor(value, x, device) for value, x in zip(found, graph.outputs, strict=True)]
 
     return run
 
 
-def _scalar(e: Equation, values: list[Any]) -> bool:
-    """True if the equation computes a number from numbers."""
-    return bool(values) and not any(isinstance(v, torch.Tensor) for v in values) and all(x.shape == () for x in e.outputs)
+def _folded_numbers(graph: Graph) -> tuple[list[tuple[Equation, list[Any]]], list[Any]]:
+    """The equations that compute tensors, with their operands, and the outputs; numbers are Python's.
+
+    What computes a number from numbers is run here, by JAX, which torch.compile cannot look into.
+    """
+    numbers: dict[Variable, Any] = {}
+
+    def operand(atom: Any) -> Any:
+        return numbers.get(atom, atom) if isinstance(atom, Variable) else np.asarray(atom.value).item()
+
+    steps = []
+    for e in graph.equations:
+        operands = [operand(x) for x in e.inputs]
+        if operands and not any(isinstance(x, Variable) for x in operands) and all(x.shape == () for x in e.outputs):
+            numbers.update(zip(e.outputs, _folded(e, operands), strict=True))
+        else:
+            steps.append((e, operands))
+    return steps, [operand(x) for x in graph.outputs]
 
 
 def _folded(e: Equation, values: list[Any]) -> list[Any]:

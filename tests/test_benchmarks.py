@@ -449,3 +449,14 @@ def test_products_of_two_dtypes_are_the_same_in_torch():
     x, y = torch.arange(15.0).reshape(3, 5), torch.arange(20.0).reshape(5, 4).bfloat16()
     (found,) = run(x, y)
     assert found.dtype == torch.float32 and torch.equal(found, x @ y.float())
+
+
+def test_numbers_are_folded_before_torch_runs(monkeypatch):
+    """torch.compile cannot look into JAX, which computes them."""
+    torch = pytest.importorskip("torch")
+    from benchmarks import torch_graph
+
+    graph = Graph.from_jax(lambda x: x / jnp.sqrt(x.shape[-1]), jax.ShapeDtypeStruct((2, 16), "float32"))
+    run = torch_graph.torch_function(graph)
+    monkeypatch.setattr(torch_graph, "_folded", None)
+    torch.testing.assert_close(run(torch.ones(2, 16))[0], torch.full((2, 16), 0.25))
