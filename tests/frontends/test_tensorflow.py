@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import zipfile
+
 import jax
 import numpy as np
 import pytest
@@ -83,3 +87,32 @@ def test_what_does_not_compile_is_said():
         Graph.from_tensorflow(lambda x: tf.strings.as_string(x), X)
     with pytest.raises(FileNotFoundError, match="the folder of a SavedModel required"):
         Graph.from_tensorflow("nowhere")
+
+
+@pytest.mark.nightly
+def test_one_network_gives_one_answer_through_three_doors(tmp_path):
+    """basic-pitch ships as ONNX, as a SavedModel and as TFLite, which tf2onnx reads."""
+    onnx, models = pytest.importorskip("onnx"), pytest.importorskip("test_onnx_models")
+    pytest.importorskip("tf2onnx")
+    wheels = sorted(models.CACHE.glob("basic_pitch*.whl"))
+    if not wheels:
+        pytest.skip("basic-pitch is not in the cache: python tests/frontends/test_onnx_models.py")
+    zipfile.ZipFile(wheels[0]).extractall(tmp_path)
+    folder = tmp_path / "basic_pitch" / "saved_models" / "icassp_2022"
+    command = ["-m", "tf2onnx.convert", "--tflite", str(folder / "nmp.tflite"), "--output", str(folder / "lite.onnx")]
+    subprocess.run([sys.executable, *command], check=True, capture_output=True)
+    sound = np.random.default_rng(0).standard_normal((1, 43844, 1)).astype(np.float32)
+
+    def of_onnx(name):
+        model = onnx.load(folder / name)
+        return Graph.from_onnx(model, inputs={model.graph.input[0].name: sound})
+
+    def results(graph):
+        with jax.enable_x64(True):
+            flat = [np.asarray(x) for x in eqsat.optimize(graph).run(sound)]
+        return sorted(flat, key=lambda x: (x.shape, float(x.sum())))
+
+    first = results(of_onnx("nmp.onnx"))
+    for other in (of_onnx("lite.onnx"), Graph.from_tensorflow(folder / "nmp", input_2=sound)):
+        for a, b in zip(first, results(other), strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-5)

@@ -7,7 +7,8 @@ other things that XLA does not compile are refused by TensorFlow, with its reaso
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -71,12 +72,27 @@ def read(source: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, signatu
     return _bound(read_stablehlo(text), concrete, name, labels, tree)
 
 
+@contextmanager
+def _slots() -> Iterator[None]:
+    """Loads models saved with an optimiser of Keras 2, whose class has a method that TensorFlow's stand-in for it lacks."""
+    kind = tf.__internal__.tracking.AutoTrackable
+    if hasattr(kind, "add_slot"):
+        yield
+        return
+    kind.add_slot = lambda self, var, slot_name: tf.Variable(tf.zeros_like(var))  # what training kept; nothing here reads it
+    try:
+        yield
+    finally:
+        del kind.add_slot
+
+
 def _saved(path: Path, signature: str, kwargs: Mapping[str, Any]) -> tuple[Any, str, dict[str, Any]]:
     """A SavedModel's function, and its arguments: those given, the others as the model declares them."""
     if not (path / "saved_model.pb").is_file():
         raise FileNotFoundError(f"{path.name}: the folder of a SavedModel required, got none at {str(path)!r}")
     try:
-        loaded = tf.saved_model.load(str(path))
+        with _slots():
+            loaded = tf.saved_model.load(str(path))
     except Exception as error:
         reason = " ".join(str(error).split())[:300]
         raise TensorflowError(f"{path.name}: a SavedModel required, got one that fails to load: {reason}") from error
