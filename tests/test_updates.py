@@ -180,3 +180,11 @@ def test_xla_is_told_of_the_buffer():
     traced = jax.jit(lambda *a: launch.call(planned.source("triton"), tiles, *a)).trace(*given)
     text = traced.lower(lowering_platforms=("cuda",)).as_text()
     assert "output_operand_alias" in text and f"operand_index = {tiles.in_place[0]}" in text
+
+
+def test_places_beyond_32_bits_are_computed_in_64():
+    cache, row = jax.ShapeDtypeStruct((1 << 17, 1 << 15), "int8"), jax.ShapeDtypeStruct((1, 1 << 15), "int8")
+    program = eqsat.optimize(lambda c, r, i: jax.lax.dynamic_update_slice(c, r, (i, 0)), cache, row, np.int32(0), donate=(0,))
+    (planned,) = program.kernels
+    assert planned.cost.nbytes <= 1 << 17
+    assert "place.to(tl.int64) * 32768" in planned.source("triton")
