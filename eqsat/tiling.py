@@ -11,8 +11,11 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from math import inf, nan
 
+from numpy import iinfo
+
 from eqsat.index import Axis, Index
 from eqsat.notation import Kernel, Term, cast, const, const_value, pos, rebuild, reduce, scalar, substitute
+from eqsat.ranges import range_of
 from eqsat.scalars import DTYPES, PART, REDUCTIONS, is_float
 from eqsat.scans import scanned
 from eqsat.schedule import Schedule
@@ -191,7 +194,7 @@ class Tiling:
 
         A resident reduction takes over an output axis of the same extent and tile, so that x[i, r] and x[i, x1] are
         one block; max and min get back the NaN that a tile's reduction may lose; online is spelled out where one
-        tile holds the whole axis.
+        tile holds the whole axis; division of whole numbers is defined for every divisor.
         """
         done = self._prepared
         for t in term.walk():
@@ -222,7 +225,7 @@ class Tiling:
             filled = self.filled(name, axis, term.args[0])
             lost = reduce("or", axis, scalar("ne", filled, filled))
             return scalar("where", lost, const(nan, term.dtype), term)
-        return term
+        return _defined(term) if term.head in ("quot", "rem") else term
 
     def _prepare_online(self, term: Term) -> Term:
         s, v = term.args
@@ -319,6 +322,24 @@ def _narrow(term: Term) -> str | None:
     source = term.args[0].dtype
     floats = term.dtype == "float32" and is_float(source) and DTYPES[source].nbytes < 4
     return source if floats or (term.dtype == "int32" and source == "int8") else None
+
+
+def _defined(term: Term) -> Term:
+    """A quotient or remainder with XLA's values where processors leave them open: by 0, and of the lowest number by -1."""
+    a, b = term.args
+    (low, high, _), dtype = range_of(b), term.dtype
+    info = iinfo(dtype)
+    quotient = term.head == "quot"
+    special = [(0, const(-1 if info.min else info.max, dtype) if quotient else a)]
+    if info.min:
+        special.append((-1, scalar("neg", a) if quotient else const(0, dtype)))
+    found = [(scalar("eq", b, const(by, dtype)), value) for by, value in special if low <= by <= high]
+    for by, _ in found:
+        b = scalar("where", by, const(1, dtype), b)
+    result = scalar(term.head, a, b)
+    for by, value in found:
+        result = scalar("where", by, value, result)
+    return result
 
 
 def _splits(body: Term) -> Iterator[tuple[Term, Term]]:

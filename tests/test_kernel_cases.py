@@ -56,6 +56,19 @@ def through(way, fn, *arrays, **options):
     return [np.asarray(a) for a in program.inline(*map(jnp.asarray, arrays), launch=launch_in(way))]
 
 
+# --- values that processors leave open -----------------------------------------------------------------------------------
+
+
+@each_way
+@pytest.mark.parametrize("dtype", ["int32", "uint8"])
+def test_whole_numbers_divide_by_zero_as_in_jax(dtype, way):
+    info = np.iinfo(dtype)
+    a = np.array([info.min, 0, 7, info.max, info.min, 7, 9, 100, info.max], dtype)
+    b = np.array([0, 0, 0, 0, info.max if info.min == 0 else -1, 1, 2, 7, info.min], dtype)
+    for f in (jax.lax.div, jax.lax.rem):
+        np.testing.assert_array_equal(through(way, f, a, b)[0], f(a, b))
+
+
 # --- sizes that are no tile -----------------------------------------------------------------------------------------------
 
 
