@@ -106,7 +106,12 @@ def promised(plan: Record, result: Record) -> float | None:
 
 def read(path: Path) -> tuple[Record, dict[str, Record]]:
     """The header of a results file and its records by name; a last line that was cut off is dropped."""
-    lines = path.read_text().splitlines()
+    try:
+        lines = path.read_text().splitlines()
+    except OSError as error:
+        raise ValueError(
+            f"results {path}: a file that can be read required, got {error.strerror!r}; name one that a run wrote"
+        ) from None
     if not lines:
         raise ValueError(f"results {path}: a header line required, got an empty file")
     records: dict[str, Record] = {}
