@@ -22,6 +22,7 @@ from eqsat.work import RESIDENT_K, Work
 LARGEST_BLOCK = 8192  # elements of a reduction's block, unless several axes are reduced one position after the other
 SMALLEST_DOT = 16
 RESIDENT_LIMIT = 16384  # elements of a row held in registers
+FEW = 4096  # results, of which tiles of 32 leave most of a device idle
 SMALL = 64  # a reduced axis up to this extent is held whole beside others
 LIMIT = 160  # schedules per kernel
 
@@ -217,7 +218,8 @@ def _reducing(work: Work) -> dict[Axis, list[Option]]:
             ]
         else:
             apart = all(axis not in t.args[0].axes for t in work.kernel.terms if t.bound is not None)  # mostly pointwise
-            tiles = (32, 64, 128, 256, *((512, 1024) if apart else ()))
+            narrow = (8, 16) if prod(a.extent for a in work.kernel.axes) <= FEW else ()  # a sector of each row
+            tiles = (*narrow, 32, 64, 128, 256, *((512, 1024) if apart else ()))
             options[axis] = [(t, "grid") for t in (tiles if last else (1,)) if t <= whole or t == 32]
             if axis in work.follows:  # the block that is reduced is at hand
                 options[axis] = [*options[work.follows[axis]], *options[axis]]
