@@ -31,6 +31,12 @@ def rng() -> np.random.Generator:
 
 
 @pytest.fixture
+def no_own_devices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Only the devices of the table; other tests measure this computer."""
+    monkeypatch.setenv("EQSAT_CONFIG_DIR", str(tmp_path))
+
+
+@pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     """`golden(name, text)`: the text must equal tests/golden/<test module>/<name>."""
     folder = ROOT / "tests" / "golden" / request.path.stem.removeprefix("test_")

@@ -162,7 +162,7 @@ def test_view_writes_a_page(tmp_path, capsys):
     assert capsys.readouterr().out == f"{place}\n" and "<title>softmax" in place.read_text(encoding="utf-8")
 
 
-def test_devices_as_json(capsys):
+def test_devices_as_json(capsys, no_own_devices):
     assert main(["devices", "--json"]) == 0
     assert list(json.loads(capsys.readouterr().out)) == list(DEVICES)
 

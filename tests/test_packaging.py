@@ -124,11 +124,10 @@ def test_mistakes_on_the_command_line_are_one_line(arguments, message, capsys):
     assert error.startswith(message) and error.count("\n") == 1
 
 
-def test_devices_are_printed_as_a_table_with_sources(capsys, monkeypatch, tmp_path):
+def test_devices_are_printed_as_a_table_with_sources(capsys, no_own_devices):
     from eqsat.cli import main
     from eqsat.devices import DEVICES
 
-    monkeypatch.setenv("EQSAT_CONFIG_DIR", str(tmp_path))  # other tests measure this computer
     assert main(["devices"]) == 0
     text = capsys.readouterr().out
     assert text.splitlines()[0].split() == list(DEVICES)
