@@ -216,8 +216,8 @@ moves less counts. Inductor gets the program equation by equation, as it stands 
 kernel applies nowhere; `scaled_dot_product_attention` would.
 
 The numbers are those of `benchmarks/results/{RESULTS.name}` ({versions}), which one command makes, as
-`benchmarks/README.md` says: `python -m benchmarks --predict --peers FOLDER`. Our plans are newer than the others' answers, which were
-kept from a run with the same versions.
+`benchmarks/README.md` says: `python -m benchmarks --predict --peers FOLDER`. Our plans are newer than the others'
+answers, which were kept from a run with the same versions.
 
 ## In short
 
