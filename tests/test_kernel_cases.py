@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 import eqsat
-from eqsat.interpret import interpret
 from eqsat.lower import lower
 
 pytest.importorskip("triton")
 
-from eqsat.backends import pallas, triton  # noqa: E402
-from eqsat.backends.triton import interpret as checked  # noqa: E402
+from interpreters import INTERPRETERS  # noqa: E402
+
+from eqsat.backends import triton  # noqa: E402
 from eqsat.backends.triton.compiler import machine_code  # noqa: E402
 from eqsat.backends.triton.report import resident_warps  # noqa: E402
 
@@ -28,17 +28,6 @@ def normal(*shape):
     return RNG.standard_normal(shape).astype(np.float32)
 
 
-def by_triton(tiles, arrays):
-    outputs, report = checked.run(triton.emit(tiles), arrays, tiles.outputs, check=True)
-    assert report.ok, report
-    return outputs
-
-
-def by_pallas(tiles, arrays):
-    return pallas.run(pallas.emit(tiles), [jnp.asarray(a) for a in arrays], interpret=True)
-
-
-INTERPRETERS = {"tiles": interpret, "triton": by_triton, "pallas": by_pallas}
 each_way = pytest.mark.parametrize("way", ["triton", *(pytest.param(w, marks=pytest.mark.nightly) for w in ("tiles", "pallas"))])
 
 

@@ -7,30 +7,16 @@ import pytest
 
 import eqsat
 from benchmarks.workloads.transformers import decode_step, llama_decode_step
-from eqsat.interpret import interpret
 from eqsat.lower import lower
 
 pytest.importorskip("triton")
 
-from eqsat.backends import pallas, triton  # noqa: E402
-from eqsat.backends.triton import interpret as checked  # noqa: E402
+from interpreters import INTERPRETERS  # noqa: E402
+
 from eqsat.backends.triton import launch  # noqa: E402
 
 CACHE = np.arange(2 * 3 * 20 * 8, dtype=np.float32).reshape(2, 3, 20, 8)
 ROW = -np.arange(1, 49, dtype=np.float32).reshape(2, 3, 1, 8)
-
-
-def in_triton(tiles, arrays):
-    outputs, report = checked.run(triton.emit(tiles), arrays, tiles.outputs, check=True)
-    assert report.ok, report
-    return outputs
-
-
-def in_pallas(tiles, arrays):
-    return pallas.run(pallas.emit(tiles), [jnp.asarray(a) for a in arrays], interpret=True)
-
-
-INTERPRETERS = {"tiles": interpret, "triton": in_triton, "pallas": in_pallas}
 
 
 def flat(program, way, *arrays):
