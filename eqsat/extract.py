@@ -20,7 +20,9 @@ from typing import NamedTuple
 
 import networkx as nx
 
-from eqsat.kernels import Candidate, Entity
+from eqsat.climbing import Selection
+from eqsat.cones import Entity
+from eqsat.kernels import Candidate, Pool
 
 FIRST = 16  # states of a first search; its selection lets the second leave out what costs more
 WIDTH = 1000  # states that go on from one tensor to the next
@@ -44,9 +46,6 @@ class Choice:
         return max(0.0, 1 - self.bound / self.price) if self.price > 0 else 0.0
 
 
-Known = tuple[float, tuple[Candidate, ...]]  # a selection of candidates that make one tensor each, with its total
-
-
 def in_order(candidates: Sequence[Candidate]) -> tuple[Candidate, ...] | None:
     """The candidates with all that reads a tensor before the one that overwrites it; None if there is no such order."""
     waiting, done = list(candidates), []
@@ -63,10 +62,26 @@ def in_order(candidates: Sequence[Candidate]) -> tuple[Candidate, ...] | None:
     return tuple(done)
 
 
+def searched(pool: Pool) -> tuple[list[Candidate], Choice]:
+    """The candidates of a pool and the choice among them; what hill climbing meets around a choice joins as long as it gains.
+
+    Wide choices take longer, so only what is known to be cheaper makes another one.
+    """
+    candidates = pool.candidates()
+    for width in (FIRST, WIDTH):
+        choice, last = choose(candidates, pool.outputs, pool.known, width), float("inf")
+        while choice.price < last * (1 - TIE) and (nearby := pool.around(choice.candidates)):
+            if width == WIDTH and pool.known[0] >= choice.price * (1 - TIE):
+                break
+            candidates += nearby
+            choice, last = choose(candidates, pool.outputs, pool.known, width), choice.price
+    return candidates, choice
+
+
 def choose(
     candidates: list[Candidate],
     outputs: Iterable[Entity],
-    known: Known = (float("inf"), ()),
+    known: Selection = (float("inf"), ()),
     width: int = WIDTH,
 ) -> Choice:
     """The cheapest selection; a `known` one prunes, and is the answer if nothing better is found.

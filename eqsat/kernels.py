@@ -8,11 +8,12 @@ is stored too; siblings that share an input become one launch).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from math import inf, prod
 
+from eqsat.climbing import Climb, Selection
 from eqsat.cones import Cones, Entity, Fragment
 from eqsat.cost import FREE, OBJECTIVES, UNDER_A_CAP, Cost, price
 from eqsat.devices import Device
@@ -29,7 +30,6 @@ from eqsat.work import Work
 
 PER_ENTITY = 20  # ranked fragments priced per storable tensor
 COMBINED = 8  # cheapest kernels of a tensor that may store others on the way
-CLIMBS = 6  # most passes of hill climbing over all tensors
 LARGER = 2  # a tensor that only the rules made may be this much larger than any the user has
 SIBLINGS = 8  # most kernels merged into one
 SPLIT_PRICE = 0.9  # a split costs at most this much of what it replaces: a smaller gain is within the model's error
@@ -85,7 +85,6 @@ class Pool:
         self.classes = {c: _without_mirrors(rows) for c, rows in saturated.classes.items()}
         self.entities: list[Entity] = []
         self._bypassed, self._hiding = saturated.bypassed, not saturated.exact
-        self.known: tuple[float, tuple[Candidate, ...]] = (float("inf"), ())  # the best selection met
         self._part_names = part_names(region)
         self._constant = self._constant_classes()
         self._add_entities(saturated)
@@ -93,6 +92,7 @@ class Pool:
         self._cones = Cones(self.classes, self.axes, self.entities, region, device)
         self._prices: Prices = {} if prices is None else prices
         self._parts: dict[Term, Entity] = {}  # what splits store, by definition
+        self._climb = Climb(self._cones, self.entities, _mask(self.outputs), self._candidate)
 
     # --- what may be stored -------------------------------------------------------------------------------------
 
@@ -158,8 +158,27 @@ class Pool:
         fragments = self._cones.ranked()
         single = [c for e in self.entities for c in self._of_entity(e, fragments)]
         single.extend(self._unfused())
-        single.extend(self._climbed())
-        single = [c for c in single if c.fits]
+        definitions = [e for e in self.entities if e.tensor.term is not None]
+        for stored in (definitions, [e for e in definitions if self._contracts(e)]):
+            self._climb.start(_mask(stored))
+        single.extend(self._climb.found.values())
+        return self._with_combinations([c for c in single if c.fits])
+
+    def around(self, chosen: Sequence[Candidate]) -> list[Candidate]:
+        """Candidates not met before, by hill climbing from what a selection stores."""
+        met = len(self._climb.found)
+        own = [c for c in chosen if all(n < len(self.entities) for n in (*c.needs, *(e.number for e in c.produces)))]
+        for price in (inf, sum(c.price for c in chosen)):
+            self._climb.start(_mask(e for c in own for e in c.produces), price)
+        new = [c for c in list(self._climb.found.values())[met:] if c.fits]
+        return self._with_combinations([*new, *(c for c in own if len(c.produces) == 1)]) if new else []
+
+    @property
+    def known(self) -> Selection:
+        """The cheapest selection that hill climbing met."""
+        return self._climb.best
+
+    def _with_combinations(self, single: list[Candidate]) -> list[Candidate]:
         wanted = {n for c in single for n in c.needs} | {e.number for e in self.outputs}
         combined = [*self._with_interior(single, wanted), *self._siblings(single)]
         combined += self._with_gathers_inside(single)
@@ -179,13 +198,16 @@ class Pool:
 
     def _unfused(self) -> list[Candidate]:
         """A sum of products that the rules give many forms (the orders of a chain): by each of them, from loads alone."""
-        mapped = self._cones.mapped(sum(e.bit for e in self.entities))
+        mapped = self._cones.mapped(_mask(self.entities))
         found: dict[tuple[int, int], Candidate] = {}
         for e in self.entities:
             made = self._cones.forms(e, mapped) if self._contracts(e) else []
             for f in made if len(made) > PER_ENTITY // 4 else []:
                 found.setdefault((e.number, f.leaves), self._candidate(e, f))
         return list(found.values())
+
+    def _contracts(self, e: Entity) -> bool:
+        return any(r.head == "reduce" and r.data[0] == "sum" for r in self.classes[e.class_id])
 
     def _original(self, e: Entity) -> Candidate:
         """The definition as the user wrote it, one kernel, fused with nothing."""
@@ -239,61 +261,6 @@ class Pool:
                     if less.price <= c.price:
                         result[n], changed = less, True
         return tuple(result)
-
-    # --- hill climbing over what is stored ------------------------------------------------------------------------
-
-    def _climbed(self) -> list[Candidate]:
-        """Kernels of good sets of stored tensors, found by storing or not storing one tensor at a time.
-
-        Ranking by parts cannot see what only a whole selection shows (a score matrix that is never stored).
-        """
-        outputs = sum(e.bit for e in self.outputs)
-        definitions = [e for e in self.entities if e.tensor.term is not None]
-        found: dict[tuple[int, int], Candidate] = {}
-        for stored in (definitions, [e for e in definitions if self._contracts(e)]):
-            self._climb(outputs | sum(e.bit for e in stored), outputs, found)
-        return list(found.values())
-
-    def _contracts(self, e: Entity) -> bool:
-        return any(r.head == "reduce" and r.data[0] == "sum" for r in self.classes[e.class_id])
-
-    def _climb(self, stored: int, outputs: int, found: dict[tuple[int, int], Candidate]) -> None:
-        mapped = self._cones.mapped(stored)
-        best = self._evaluate(mapped, outputs, found)
-        for _ in range(CLIMBS):
-            improved = False
-            for e in reversed(self.entities):
-                if e.bit & outputs:
-                    continue
-                remapped = self._cones.remapped(mapped, stored ^ e.bit, e)
-                other = self._evaluate(remapped, outputs, found)
-                if other[0] < best[0] * (1 - 1e-9):
-                    stored, mapped, best, improved = stored ^ e.bit, remapped, other, True
-            if not improved:
-                break
-        self.known = min(self.known, best, key=lambda known: known[0])
-
-    def _evaluate(
-        self, mapped: dict[int, Fragment], outputs: int, found: dict[tuple[int, int], Candidate]
-    ) -> tuple[float, tuple[Candidate, ...]]:
-        """Total price of the kernels that these fragments make, and the kernels, which are added to `found`."""
-        total, needed, done = 0.0, outputs, 0
-        kernels: list[Candidate] = []
-        while todo := needed & ~done:
-            e = self.entities[todo.bit_length() - 1]
-            done |= e.bit
-            fragment = self._cones.root(e, mapped)
-            if fragment is None:
-                return float("inf"), ()
-            key = (e.number, fragment.nodes)
-            if key not in found:
-                found[key] = self._candidate(e, fragment)
-            kernels.append(found[key])
-            total += found[key].price
-            needed |= fragment.leaves
-        if _circular(kernels):
-            return float("inf"), ()
-        return total, tuple(kernels)
 
     # --- combinations ---------------------------------------------------------------------------------------------
 
@@ -440,13 +407,8 @@ class Pool:
         return [*found, c]
 
 
-def _circular(kernels: list[Candidate]) -> bool:
-    """True if kernels that make one tensor each wait for one another."""
-    waiting = {c.produces[0].number: c.needs for c in kernels}
-    while ready := [n for n, needs in waiting.items() if not needs & waiting.keys()]:
-        for n in ready:
-            del waiting[n]
-    return bool(waiting)
+def _mask(entities: Iterable[Entity]) -> int:
+    return sum({e.bit for e in entities})
 
 
 def _programs(c: Candidate) -> float:

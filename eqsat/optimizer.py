@@ -17,7 +17,7 @@ from eqsat.cache import Cache, cache_of, key_of
 from eqsat.cost import FREE, OBJECTIVES, UNDER_A_CAP, Cost
 from eqsat.devices import Device, device
 from eqsat.egraph import Budget, Engine, Saturated, engine_for
-from eqsat.extract import Choice, choose, in_order
+from eqsat.extract import Choice, in_order, searched
 from eqsat.graph import Graph
 from eqsat.hoisting import hoisted
 from eqsat.kernels import Candidate, Pool, Prices
@@ -248,9 +248,7 @@ def search_region(
     start = time.perf_counter()
     saturated = engine.saturate(region, Budget(seconds=seconds))
     pool = Pool(saturated, region, card, objective, prices)
-    candidates = pool.candidates()
-    built = time.perf_counter()
-    choice = choose(candidates, pool.outputs, pool.known)
+    candidates, choice = searched(pool)
     lean = pool.without_idle(choice.candidates)
     instead = {id(c): less for c, less in zip(choice.candidates, lean, strict=True)}
     candidates = [instead.get(id(c), c) for c in candidates]
@@ -258,8 +256,8 @@ def search_region(
     choice = replace(choice, candidates=lean, price=total, bound=min(choice.bound, total))
     quality = "the cheapest choice" if choice.gap < PROVED else f"choice within {choice.gap:.1%} of the bound"
     summary = f"{saturated.rows} e-nodes ({saturated.stopped}), {len(candidates)} candidates, {quality}"
-    took = (saturated.seconds, built - start - saturated.seconds, time.perf_counter() - built)
-    log.info("region of %d tensors: %s; %.2f + %.2f + %.2f s", len(region.definitions), summary, *took)
+    took = (saturated.seconds, time.perf_counter() - start - saturated.seconds)
+    log.info("region of %d tensors: %s; %.2f + %.2f s", len(region.definitions), summary, *took)
     return Found(saturated, pool, candidates, choice, summary)
 
 

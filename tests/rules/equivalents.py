@@ -14,7 +14,7 @@ from eqsat.check_sample import Instance, Value
 from eqsat.devices import device
 from eqsat.egraph import Budget, Engine
 from eqsat.evaluate import Evaluator
-from eqsat.extract import choose
+from eqsat.extract import searched
 from eqsat.index import Axis, Index
 from eqsat.kernels import Pool
 from eqsat.notation import Stored, Tensor, Term, const, const_value, load, output_axes, rebuild, reduce, scalar, substitute
@@ -110,8 +110,7 @@ def price(engine: Engine, term: Term) -> float:
     """Predicted seconds of the best kernels found for a program."""
     own = region(term)
     pool = Pool(engine.saturate(own, Budget(seconds=20.0)), own, device("h100"))
-    candidates = pool.candidates()
-    return choose(candidates, pool.outputs, pool.known).price
+    return searched(pool)[1].price
 
 
 def values(*terms: Term) -> list[np.ndarray]:
