@@ -32,11 +32,11 @@ class Climb:
         self.found: dict[tuple[int, int], Candidate] = {}  # all kernels met, by entity and e-nodes
         self.best: Selection = (float("inf"), ())
 
-    def start(self, stored: int, price: float = float("inf")) -> None:
-        """Climb from storing the outputs and these entities, a bit mask; only below this price."""
+    def start(self, stored: int, below: float = float("inf")) -> None:
+        """Climb from storing the outputs and these entities, a bit mask; as long as they take less than `below`."""
         stored |= self._outputs
         mapped = self._cones.mapped(stored)
-        best = min((price, ()), self._judged(mapped), key=_price)
+        best = min((below, ()), self._judged(mapped), key=_price)
         for _ in range(PASSES):
             improved = False
             for e in reversed(self._entities):

@@ -37,6 +37,7 @@ class Fragment(NamedTuple):
     nodes: int  # e-nodes chosen
     classes: int  # their classes
     top: int  # number of the root's e-node
+    extras: tuple[tuple[int, float], ...] = ()  # of reductions, by e-node: what they take beside the work of the e-nodes
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,22 +182,28 @@ class Cones:
         operands = [[f for f in below[a][:width] if not f.classes & bit] for a in row.args]
         for parts in product(*operands):
             flow, leaves, nodes, classes = own, leaf, node, bit
+            extras: tuple[tuple[int, float], ...] = ()
             for part in parts:
                 shared = part.nodes & nodes
                 if part.classes & classes and (nodes | part.nodes).bit_count() != (classes | part.classes).bit_count():
                     break  # one class, two different e-nodes
-                flow += part.flow - self._seconds(shared) if shared else part.flow
+                flow += part.flow
+                if shared:
+                    flow -= self._seconds(shared) + sum(seconds for r, seconds in part.extras if shared >> r & 1)
+                    extras += tuple(e for e in part.extras if not shared >> e[0] & 1)
+                else:
+                    extras += part.extras
                 if leaves & part.leaves:
                     flow -= self._behind(leaves & part.leaves, behind)
                 leaves |= part.leaves
                 nodes |= part.nodes
                 classes |= part.classes
             else:
-                if row.head == "reduce":
-                    flow += self._contraction_correction(c, row, parts[0])
                 if row.head in ("reduce", "online"):
-                    flow += self._further_pass(row, nodes & ~node)
-                found.append(Fragment(flow, leaves, nodes, classes, n))
+                    extra = self._contraction_correction(row, parts[0]) + self._further_pass(row, nodes & ~node)
+                    if extra:
+                        flow, extras = flow + extra, (*extras, (n, extra))
+                found.append(Fragment(flow, leaves, nodes, classes, n, extras))
         return found
 
     def _further_pass(self, row: Row, nodes: int) -> float:
@@ -229,10 +236,10 @@ class Cones:
             leaves ^= 1 << e
         return total
 
-    def _contraction_correction(self, c: int, row: Row, part: Fragment) -> float:
+    def _contraction_correction(self, row: Row, part: Fragment) -> float:
         """A matrix instruction replaces the products, and widening casts of its operands."""
         product_row = self.rows[part.top]
-        if row.data[0] != "sum" or product_row.head != "mul":
+        if row.head != "reduce" or row.data[0] != "sum" or product_row.head != "mul":
             return 0.0
         a, b = product_row.args
         if (volume := self._contracted(a, b)) == 0:

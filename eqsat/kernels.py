@@ -168,8 +168,8 @@ class Pool:
         """Candidates not met before, by hill climbing from what a selection stores."""
         met = len(self._climb.found)
         own = [c for c in chosen if all(n < len(self.entities) for n in (*c.needs, *(e.number for e in c.produces)))]
-        for price in (inf, sum(c.price for c in chosen)):
-            self._climb.start(_mask(e for c in own for e in c.produces), price)
+        for below in (inf, sum(c.price for c in chosen)):
+            self._climb.start(_mask(e for c in own for e in c.produces), below)
         new = [c for c in list(self._climb.found.values())[met:] if c.fits]
         return self._with_combinations([*new, *(c for c in own if len(c.produces) == 1)]) if new else []
 
