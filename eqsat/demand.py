@@ -10,7 +10,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from eqsat.index import Axis
-from eqsat.scalars import SCALARS
+from eqsat.notation import Term
+from eqsat.scalars import DTYPES, SCALARS
 from eqsat.traversal import Visited
 from eqsat.work import Contraction, Work
 
@@ -53,7 +54,7 @@ def demand(work: Work) -> Demand:
         if t.head == "const" or (t in work.absorbed and t.bound is None):
             continue
         if t.head in ("reduce", "online"):
-            accumulators.append(mask(t.axes))
+            accumulators += [] if _continues(t, work) else [mask(t.axes)]
         else:
             blocks.add(mask(t.axes))
             if t.head in SCALARS and len(t.args) > 1:
@@ -72,6 +73,13 @@ def demand(work: Work) -> Demand:
         widest,
         sum(any(not block & ~axes for block in made.values()) for axes in folded),
     )  # fmt: skip
+
+
+def _continues(t: Term, work: Work) -> bool:
+    """True for a sum of sums that lowering adds up in one accumulator, that of the inner sum: the taps of a convolution."""
+    inner = t.args[0]
+    sums = t.bound in work.serial and all(x.head == "reduce" and x.data[0] == "sum" for x in (t, inner))
+    return sums and DTYPES[inner.dtype].compute == inner.dtype and work.uses[inner] == 1 and t.bound in inner.axes
 
 
 def _product(c: Contraction, mask: _Masks) -> Product:

@@ -17,7 +17,7 @@ from eqsat.index import Axis
 from eqsat.scalars import DTYPES
 from eqsat.tile import TileAxis
 from eqsat.traversal import Option, Traversals, Way, positions
-from eqsat.work import RESIDENT_K, Work
+from eqsat.work import RESIDENT_K, Work, main_axis
 
 LARGEST_BLOCK = 8192  # elements of a reduction's block, unless several axes are reduced one position after the other
 SMALLEST_DOT = 16
@@ -135,6 +135,8 @@ def _with_warps(space: _Space, axes: tuple[Option, ...]) -> list[Way]:
         several = sum(1 << n for n, ((tile, role), extent) in enumerate(extents) if role == "grid" and tile < extent)
         shared = any(several & rows and several & columns for rows, columns in space.contractions)  # neighbours share in L2
         warps = (4, 8) if block >= 8192 or (not space.matrix and block >= 4096) else (4,)
+        if block >= 8192 and not space.matrix:  # of equals the first is taken, with fewer accumulators to a thread
+            warps = (8, 4)
         return [Way(axes, w, stages, 8 if shared else 1) for w in warps for stages in (3, 2)]
     programs_tile = prod(tile for tile, role in axes if role == "grid")
     block = max(block, programs_tile * prod(tiles[space.written :]))
@@ -144,11 +146,6 @@ def _with_warps(space: _Space, axes: tuple[Option, ...]) -> list[Way]:
 def _on_matrix_units(work: Work) -> bool:
     """True if every contraction has narrow operands; else it is done by multiply-adds, which unroll along k."""
     return all(DTYPES[c.dtype].nbytes < 4 for c in work.contractions)
-
-
-def main_axis(axes: Iterable[Axis]) -> Axis:
-    """The axis of a group that gets the block of a matrix instruction: the longest, the later one of equals."""
-    return max(sorted(axes), key=lambda a: a.extent)
 
 
 def _tiles(extent: int, tiles: Iterable[int]) -> list[int]:
@@ -180,8 +177,8 @@ def _contracting(work: Work) -> dict[Axis, list[Option]]:
                 options[axis] = [(t, "loop") for t in _tiles(axis.extent, (32, 64, 128))]
             else:
                 options[axis] = [(t, "loop") for t in _tiles(axis.extent, (64, 32) if matrix else (32, 16))]
-        elif any(axis in c.scope for c in work.contractions):
-            options[axis] = [(1, "loop")]  # a serial loop around a contraction: the taps of a convolution
+        elif axis in work.serial:
+            options[axis] = [(1, "loop")]
         else:
             options[axis] = [(whole, "resident") if whole <= 64 else (64, "loop")]
     return options

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -128,6 +128,17 @@ class Work:
         return [Read(t.tensor, t.axes, self.passes.get(t, 1), _loaded_nbytes(t)) for t in self.kernel.terms if t.head == "load"]
 
     @cached_property
+    def uses(self) -> Counter[Term]:
+        """How many terms and outputs use each term."""
+        return Counter([*(o.term for o in self.kernel.outputs), *(a for t in self.kernel.terms for a in t.args)])
+
+    @cached_property
+    def serial(self) -> set[Axis]:
+        """Axes of serial loops around a contraction, one position after the other: the taps of a convolution."""
+        ends = {axis for c in self.contractions for axis in (c.k, main_axis(c.rows), main_axis(c.columns))}
+        return {axis for axis in self.bound_axes if axis not in ends and any(axis in c.scope for c in self.contractions)}
+
+    @cached_property
     def contiguous_axes(self) -> list[Axis]:
         """For each load, the axis along which neighbouring elements lie, most frequent first."""
         count: dict[Axis, int] = defaultdict(int)
@@ -208,6 +219,11 @@ def element_nbytes(tensor: Tensor, indices: tuple[Index, ...]) -> int:
 @lru_cache(maxsize=TERMS)
 def _loaded_nbytes(t: Term) -> int:
     return element_nbytes(t.tensor, t.indices)
+
+
+def main_axis(axes: Iterable[Axis]) -> Axis:
+    """The axis of a group that gets the block of a matrix instruction: the longest, the later one of equals."""
+    return max(sorted(axes), key=lambda a: a.extent)
 
 
 @lru_cache(maxsize=TERMS)

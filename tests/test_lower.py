@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lowered import BF16, F32, Array, at, axes_of, check, f32, generator, op, schedule, statements, stored
 
+from eqsat.demand import demand
 from eqsat.index import Axis, Index
 from eqsat.interpret import interpret
 from eqsat.lower import lower
@@ -18,6 +19,7 @@ from eqsat.notation import Kernel, Tensor, Term, cast, const, load, online, outp
 from eqsat.scalars import DTYPES, REDUCTIONS
 from eqsat.schedule import Schedule
 from eqsat.tile import Compute, Dot, Load, Loop, Store, TileAxis
+from eqsat.work import Work
 
 SIZES = [1, 2, 15, 17, 37, 129]
 
@@ -284,6 +286,7 @@ def test_convolution_is_a_dot_at_every_tap(channels: str) -> None:
     (dot,) = statements(program, Dot)
     assert dot.a.dtype == BF16 and dot.acc is not None
     assert not any(c.op == "add" and c.out.axes == dot.out.axes for c in statements(program, Compute)), "one accumulator"
+    assert len(demand(Work(kernel)).accumulators) == 1, "and the model knows"
     check(kernel, schedule(kernel, x0=2, x1=2, r2="loop 2", r1="resident", r0=channels), tolerance=1e-4)
 
 
