@@ -31,6 +31,8 @@ def _random_bits(operands: Sequence[Any], params: Any) -> Callable[..., Any] | N
     """Threefry of the number of each element, where JAX counts so; other generators and older ways of counting stay calls."""
     (key,), shape, width = operands, tuple(params["shape"]), int(params["bit_width"])
     counted = jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]
+    if not all(isinstance(n, int) for n in shape):  # symbolic
+        return None
     if key.shape or str(key.dtype) != "key<fry>" or not counted or not 0 < prod(shape) < 1 << 31:
         return None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -27,10 +27,13 @@ Settings = dict[str, Any]
 class Jitted:
     """A function that runs as optimised programs; made by `jit`. It may be called by several threads."""
 
-    def __init__(self, fn: Callable[..., Any], options: Settings, static: Settings, donated: Settings) -> None:
+    def __init__(
+        self, fn: Callable[..., Any], options: Settings, static: Settings, donated: Settings, notes: Settings | None = None
+    ) -> None:
         functools.update_wrapper(self, fn)
         self._fn, self._options, self._static, self._donate = fn, options, static, _positions(fn, **donated)
         self._programs: dict[Hashable, Program] = {}
+        self._notes = notes or {}
         self._lock = threading.RLock()
         run = functools.wraps(fn)(lambda *args, **kwargs: self._run(args, kwargs))
         self._outermost: Any = jax.jit(run, compiler_options=KEEP_CASTS, **static, **donated)
@@ -93,6 +96,7 @@ class Jitted:
             if key not in self._programs:
                 with jax.ensure_compile_time_eval():
                     self._programs[key] = optimize(graph, **self._options, donate=donate)
+                self._programs[key].notes.update(self._notes)
             return self._programs[key]  # which holds the constants, so that their ids stay theirs
 
 
@@ -121,6 +125,8 @@ def jit(
     static_argnames: str | Iterable[str] | None = None,
     donate_argnums: int | Sequence[int] | None = None,
     donate_argnames: str | Iterable[str] | None = None,
+    shapes: Any = None,
+    buckets: Mapping[str, Sequence[int]] | None = None,
 ) -> Any:
     """As `jax.jit`, with what `eqsat.optimize` makes of the function; also a decorator, with or without options.
 
@@ -128,7 +134,14 @@ def jit(
     function closes over are constants: what depends on them alone is computed once. Gradients, batched forms and loops over the
     function are optimised as programs of their own when they are first needed.
 
-    Returns a `Jitted`. Raises ValueError for an unknown target, tier or objective; a call raises what tracing `fn` raises.
+    shapes, buckets: for arguments of many sizes. `shapes` names sizes, as `jax.export.symbolic_args_specs` takes them:
+    ``(None, "batch, seq, ...")``; `buckets` lists extents for each name: ``{"batch": (1, 8), "seq": (128, 512)}``. A call runs
+    the program of the smallest extents that hold its sizes, so that there are at most as many programs as buckets. Its results
+    are those of the function, at any size: a function for which that can't be proved is refused (`eqsat.padding`). Arguments
+    are positional. Filling and cutting arrays are small programs of XLA, one for each size.
+
+    Returns a `Jitted`, or a `Bucketed`. Raises ValueError for an unknown target, tier or objective; a call raises what tracing
+    `fn` raises.
     """
     if fn is None:
         options = {k: v for k, v in locals().items() if k != "fn"}
@@ -138,5 +151,19 @@ def jit(
     checked(target, numerics, objective)
     rules = None if rules is None else tuple(rules)
     options = {"target": target, "numerics": numerics, "objective": objective, "time_limit": time_limit, "rules": rules}
+    if shapes is not None or buckets is not None:
+        return _bucketed(fn, options, shapes, buckets, (static_argnums, static_argnames, donate_argnums, donate_argnames))
     static = {"static_argnums": static_argnums, "static_argnames": static_argnames}
     return Jitted(fn, options, static, {"donate_argnums": donate_argnums, "donate_argnames": donate_argnames})
+
+
+def _bucketed(fn: Callable[..., Any], options: Settings, shapes: Any, buckets: Any, others: Sequence[Any]) -> Any:
+    from eqsat.buckets import Bucketed
+
+    if shapes is None or not buckets:
+        raise ValueError(
+            "eqsat.jit: both shapes= and buckets= required, got one of them; name sizes in shapes=, list extents in buckets="
+        )
+    if any(o is not None for o in others):
+        raise ValueError("eqsat.jit: buckets= without static and donated arguments required; bind them with functools.partial")
+    return Bucketed(fn, options, shapes, buckets)

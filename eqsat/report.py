@@ -65,6 +65,8 @@ def _changes(program: Program) -> str:
         share = f"{program.opaque_share:.0%} of the time, if each moves its arrays once"
         text += f", {opaque} stay calls of JAX ({share})" if opaque else ""
         rows.append(("read", text))
+    if "buckets" in notes:
+        rows.append(("buckets", notes["buckets"]))
     if notes.get("regions", 0) > 1 and "distinct_regions" in notes:
         rows.append(("regions", f"{notes['regions']}, of which {notes['distinct_regions']} differ and were optimised"))
     rows += [("search", line) for line in _at_most(notes.get("search", ()), 6)]
