@@ -70,10 +70,11 @@ def searched(pool: Pool) -> tuple[list[Candidate], Choice]:
     candidates = pool.candidates()
     for width in (FIRST, WIDTH):
         choice, last = choose(candidates, pool.outputs, pool.known, width), float("inf")
-        while choice.price < last * (1 - TIE) and (nearby := pool.around(choice.candidates)):
-            if width == WIDTH and pool.known[0] >= choice.price * (1 - TIE):
+        while choice.price < last * (1 - TIE):
+            nearby, joined = pool.around(choice.candidates), pool.joined(choice.candidates)
+            if not joined and (not nearby or (width == WIDTH and pool.known[0] >= choice.price * (1 - TIE))):
                 break
-            candidates += nearby
+            candidates += [*nearby, *joined]
             choice, last = choose(candidates, pool.outputs, pool.known, width), choice.price
     return candidates, choice
 

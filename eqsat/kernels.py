@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, permutations
 from math import inf, prod
 
 from eqsat.climbing import Climb, Selection
@@ -19,7 +19,7 @@ from eqsat.cost import FREE, OBJECTIVES, UNDER_A_CAP, Cost, price
 from eqsat.devices import Device
 from eqsat.egraph import Row, Saturated
 from eqsat.index import Axis, Index
-from eqsat.notation import Kernel, Stored, Tensor, Term, bound_level, dimension_indices, raised, substitute
+from eqsat.notation import Kernel, Stored, Tensor, Term, bound_level, dimension_indices, raised, rebuild, substitute
 from eqsat.regions import Region, computed_inside, loads_in, retarget
 from eqsat.scalars import SCALARS
 from eqsat.schedule import Schedule, power_of_two, schedules
@@ -172,6 +172,34 @@ class Pool:
             self._climb.start(_mask(e for c in own for e in c.produces), below)
         new = [c for c in list(self._climb.found.values())[met:] if c.fits]
         return self._with_combinations([*new, *(c for c in own if len(c.produces) == 1)]) if new else []
+
+    def joined(self, chosen: Sequence[Candidate]) -> list[Candidate]:
+        """Kernels of a selection with others that they share inputs with, or that make what they load, where that is cheaper.
+
+        The sums of a row, and what is made of the row and of them, take one traversal. Everything is stored as before.
+        """
+        found = (self._beside(c, other) for c, other in permutations(chosen, 2) if not c.constant and not other.constant)
+        return [c for c in found if c is not None]
+
+    def _beside(self, c: Candidate, made: Candidate) -> Candidate | None:
+        """Both kernels as one, if each position of the first loads what the second makes there, and that is cheaper."""
+        apart = not c.needs.intersection(e.number for e in made.produces) and not set(c.kernel.inputs) & set(made.kernel.inputs)
+        if apart or made.needs.intersection(e.number for e in c.produces) or not set(made.kernel.axes) <= set(c.kernel.axes):
+            return None
+        produces, outputs = (*c.produces, *made.produces), (*c.kernel.outputs, *made.kernel.outputs)
+        if any(o.axes != e.axes for e, o in zip(produces, outputs, strict=True)):
+            return None
+        inside: dict[Term, Term] = {}
+        for e, o in zip(made.produces, made.kernel.outputs, strict=True):
+            loads = {t for t in c.kernel.terms if t.head == "load" and t.tensor is e.tensor}
+            if any(t.args or t.indices != dimension_indices(e.tensor.shape, e.axes) for t in loads):
+                return None
+            inside |= dict.fromkeys(loads, o.term)
+        for t in c.kernel.terms:
+            inside.setdefault(t, rebuild(t, tuple(inside[a] for a in t.args)))
+        terms = tuple(inside.get(o.term, o.term) for o in outputs)
+        both = self._priced_candidate(produces, self._needs(terms), terms, c.rules | made.rules)
+        return both if both.price < c.price + made.price else None
 
     @property
     def known(self) -> Selection:

@@ -188,11 +188,14 @@ def _reducing(work: Work) -> dict[Axis, list[Option]]:
     contiguous = work.contiguous
     options: dict[Axis, list[Option]] = {}
     by_rows = contiguous in work.bound_axes
+    alone = {a for a in work.bound_axes if by_rows and a != contiguous and not work.beside(a)}
     for axis in work.bound_axes:
         whole = power_of_two(axis.extent)
+        if axis in alone or (by_rows and axis.extent == 1):
+            options[axis] = [(whole, "resident") if whole <= SMALL else (min(1024, whole), "loop")]
+            continue
         if by_rows and axis != contiguous:
-            apart = whole <= SMALL and not any({axis, contiguous} <= t.axes for t in work.kernel.terms)
-            options[axis] = [(whole, "resident") if apart or axis.extent == 1 else (1, "loop")]
+            options[axis] = [(1, "loop")]
             continue
         loop_tiles = (1024, 4096) if by_rows else (16, 64, 256)
         options[axis] = [(t, "loop") for t in loop_tiles if t < whole]
@@ -220,8 +223,9 @@ def _reducing(work: Work) -> dict[Axis, list[Option]]:
             options[axis] = [(t, "grid") for t in (tiles if last else (1,)) if t <= whole or t == 32]
             if axis in work.follows:  # the block that is reduced is at hand
                 options[axis] = [*options[work.follows[axis]], *options[axis]]
-    if prod(min(t for t, _ in options[axis]) for axis in work.axes) > LARGEST_BLOCK:  # of which registers hold none
-        for axis in sorted(work.bound_axes, key=lambda a: a.extent)[:-1]:
+    if prod(min(t for t, _ in options[axis]) for axis in work.axes if axis not in alone) > LARGEST_BLOCK:
+        # registers hold none of these
+        for axis in sorted((a for a in work.bound_axes if a not in alone), key=lambda a: a.extent)[:-1]:
             options[axis].insert(0, (1, "loop"))
     return options
 

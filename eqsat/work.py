@@ -191,6 +191,10 @@ class Work:
                         found[axis] = bound
         return found
 
+    def beside(self, axis: Axis) -> set[Axis]:
+        """Other reduced axes along which something varies that varies along this one."""
+        return {a for t in self.kernel.terms if axis in t.axes for a in t.axes.intersection(self.bound_axes)} - {axis}
+
     def _meet(self, axis: Axis, bound: Axis) -> bool:
         """True if a reduction over `bound` is done for each value of the output axis."""
         return any(t.bound == bound and axis in t.axes for t in self.kernel.terms)
