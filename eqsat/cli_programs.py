@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from eqsat.cli_options import AsJson, Command, Search, Talk, shared
-from eqsat.cli_subject import graph_of
+from eqsat.cli_subject import graph_of, place_for_file, place_for_folder
 
 if TYPE_CHECKING:
     from eqsat.program import PlannedKernel, Program, Uses
@@ -37,12 +37,30 @@ def optimize(
     talk: Talk,
     validate: Annotated[bool, typer.Option("--validate", help="Compare with the original at these shapes.")] = False,
     out: Annotated[
-        str, typer.Option("--out", "-o", "--save", metavar="FOLDER", help="Write the kernels and a module that runs them.")
+        str,
+        typer.Option(
+            "--out",
+            "-o",
+            "--save",
+            metavar="FOLDER",
+            callback=place_for_folder,
+            help="Write the kernels and a module that runs them.",
+        ),
     ] = "",
     stablehlo: Annotated[
-        str, typer.Option(metavar="FILE", help="Write the rewritten graph, without kernels: text, or bytecode to FILE.mlirbc.")
+        str,
+        typer.Option(
+            metavar="FILE",
+            callback=place_for_file,
+            help="Write the rewritten graph, without kernels: text, or bytecode to FILE.mlirbc.",
+        ),
     ] = "",
-    onnx: Annotated[str, typer.Option(metavar="FILE", help="Write the rewritten graph, without kernels, as an ONNX model.")] = "",
+    onnx: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE", callback=place_for_file, help="Write the rewritten graph, without kernels, as an ONNX model."
+        ),
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Optimise a function and print the report."""
@@ -120,7 +138,9 @@ def reduce(
     ] = "",
     seed: Annotated[int, typer.Option(help="Of the random inputs.")] = 0,
     seconds: Annotated[float, typer.Option(metavar="SECONDS", help="Afterwards, the smallest program so far.")] = 300.0,
-    out: Annotated[str, typer.Option("--out", "-o", metavar="FILE", help="Where to write the pytest file.")] = "test_reduced.py",
+    out: Annotated[
+        str, typer.Option("--out", "-o", metavar="FILE", callback=place_for_file, help="Where to write the pytest file.")
+    ] = "test_reduced.py",
     as_json: AsJson = False,
 ) -> None:
     """Shrink a program that fails to the smallest that fails in the same way, and write it as a pytest file."""
@@ -139,7 +159,9 @@ def reduce(
 def view(
     search: Search,
     talk: Talk,
-    out: Annotated[str, typer.Option("--out", "-o", metavar="FILE", help="Where to write the page.")] = "",
+    out: Annotated[
+        str, typer.Option("--out", "-o", metavar="FILE", callback=place_for_file, help="Where to write the page.")
+    ] = "",
     static: Annotated[
         bool, typer.Option("--static", help="Compile each kernel and add registers, spills and occupancy.")
     ] = False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import re
 import sys
@@ -65,7 +66,15 @@ def graph_of(subject: str, args: str) -> Graph:
     function = function_of(subject)
     if _is_torch_module(function):
         return Graph.from_torch(function, _arguments(subject, args))
-    return Graph.from_jax(function, *_arguments(subject, args))
+    examples = _arguments(subject, args)
+    try:
+        inspect.signature(function).bind(*examples)
+    except (TypeError, ValueError) as error:  # of arguments that do not fit, or a function without a signature
+        if isinstance(error, TypeError):
+            raise ValueError(
+                f"{subject}: shapes of its arguments required, got {args!r}: {error}; give them as --args 'float32[4,8] int32[]'"
+            ) from error
+    return Graph.from_jax(function, *examples)
 
 
 def _is_torch_module(value: Any) -> bool:
@@ -122,3 +131,21 @@ def numbers(text: str) -> tuple[int, ...]:
     if wrong := [w for w in words if not re.fullmatch(r"-?\d+", w)]:
         raise ValueError(f"constants {text!r}: numbers of arguments, such as 0,2, got {wrong[0]!r}")
     return tuple(map(int, words))
+
+
+def place_for_file(path: str) -> str:
+    """The path, if a file can be written there: asked before a search, not after it; raises ValueError otherwise."""
+    folder = Path(path).absolute().parent
+    if path and (Path(path).is_dir() or not os.access(folder, os.W_OK)):
+        found = "a folder" if Path(path).is_dir() else "one that is read-only" if folder.is_dir() else "no such folder"
+        raise ValueError(f"{path}: a file in a folder that can be written required, got {found}; choose another")
+    return path
+
+
+def place_for_folder(path: str) -> str:
+    """The path, if a folder can be made or filled there; raises ValueError otherwise."""
+    place = Path(path).absolute()
+    existing = next(p for p in (place, *place.parents) if p.exists())
+    if path and not (existing.is_dir() and os.access(existing, os.W_OK)):
+        raise ValueError(f"{path}: a folder that can be written required, got {existing} in the way; choose another")
+    return path

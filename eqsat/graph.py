@@ -146,8 +146,9 @@ class Graph:
         except Exception as error:
             kind = TypeError if isinstance(error, TypeError) else ValueError
             reason = str(error).strip().split("\n")[0].rstrip(".") or "no reason given"
+            where = names.line_of_error(error)
             raise kind(
-                f"{name}: a function that JAX can trace is required, got {type(error).__name__}: {reason}; "
+                f"{name}: a function that JAX can trace is required, got {type(error).__name__}: {reason}{where}; "
                 "pass arrays or jax.ShapeDtypeStruct, and bind other arguments with functools.partial"
             ) from error
 
@@ -298,6 +299,9 @@ def trace(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
         every = [leaf.value if isinstance(leaf, Static) else next(given) for _, leaf in leaves]
         args, kwargs = jax.tree_util.tree_unflatten(in_tree, every)
         results, tree = jax.tree_util.tree_flatten(fn(*args, **kwargs))
+        arrays = (hasattr(r, "dtype") or hasattr(r, "__jax_array__") or isinstance(r, int | float | complex) for r in results)
+        if other := [type(r).__name__ for r, array in zip(results, arrays, strict=True) if not array]:
+            raise TypeError(f"a result of type {other[0]}, which is no array")
         structure.append(tree)
         return results
 

@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from traceback import extract_tb
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -108,6 +109,12 @@ def source_of(equation: Any) -> Source | None:
     except Exception:
         return None
     return None
+
+
+def line_of_error(error: BaseException) -> str:
+    """`` (file:line)`` of the innermost line that raised an error and is not JAX's or Python's own; empty if there is none."""
+    frames = [f for f in extract_tb(error.__traceback__) if not _is_library(f.filename)]
+    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
 
 
 def is_library_code(jaxpr: Any) -> bool:

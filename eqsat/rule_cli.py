@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from eqsat.cli_options import AsJson, Talk, shared
+from eqsat.cli_subject import place_for_file
 from eqsat.demo_rules import said
 from eqsat.packs import default_rules, packs, rules_in, rules_named
 from eqsat.rule import TIERS, Rule
@@ -165,7 +166,7 @@ def check_rules(
 def new_rule(
     talk: Talk,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the rule: the law, in snake case.")],
-    file: Annotated[str, typer.Option(help="Where to write it (NAME.py).")] = "",
+    file: Annotated[str, typer.Option(callback=place_for_file, help="Where to write it (NAME.py).")] = "",
 ) -> None:
     """Write a file with a rule to start from."""
     if not name.isidentifier():
@@ -212,7 +213,9 @@ def discover_rules(
     tier: Annotated[str, typer.Option(help="The loosest that is looked for.", autocompletion=lambda: list(TIERS))] = "fast",
     alone: Annotated[bool, typer.Option("--alone", help="Every law, not only what no given rule derives.")] = False,
     seconds: Annotated[float, typer.Option(metavar="SECONDS", help="Afterwards, what was found so far.")] = 120.0,
-    out: Annotated[str, typer.Option("-o", metavar="FILE", help="Where to write the laws as a pack.")] = "",
+    out: Annotated[
+        str, typer.Option("-o", metavar="FILE", callback=place_for_file, help="Where to write the laws as a pack.")
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Laws that hold and that the given rules do not derive."""

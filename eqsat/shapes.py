@@ -13,7 +13,7 @@ SHAPE = re.compile(r"([a-z]\w*)\[\s*(\d+(?:\s*,\s*\d+)*)?\s*\]")
 
 def shapes(text: str) -> tuple[jax.ShapeDtypeStruct, ...]:
     """Example arguments from text: ``float32[4,8] bfloat16[8,8] int32[]``; raises ValueError for what is none."""
-    rest = SHAPE.sub("", text).replace(",", " ").strip()
+    rest = SHAPE.sub("", text).strip(", ")
     if rest:
         raise ValueError(f"arguments {text!r}: a list such as 'float32[4,8] int32[]', got {rest!r}")
     return tuple(shape(dtype, extents) for dtype, extents in SHAPE.findall(text))
