@@ -52,7 +52,7 @@ class Variable:
 
     aval: Any
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         return tuple(self.aval.shape)
 

@@ -226,8 +226,8 @@ class Program:
             array = value if isinstance(value, jax.Array) else jnp.asarray(value)
         except (TypeError, ValueError) as error:
             raise TypeError(f"argument {self.graph.name_of[variable]}: {variable.type} required, got {value!r}") from error
-        got = f"{array.dtype}[{','.join(map(str, array.shape))}]"
-        if got != variable.type:
+        if array.shape != variable.shape or array.dtype != variable.aval.dtype:
+            got = f"{array.dtype}[{','.join(map(str, array.shape))}]"
             kind = ValueError if array.shape != variable.shape else TypeError
             remedy = "call eqsat.optimize again for other shapes and dtypes"
             raise kind(f"argument {self.graph.name_of[variable]}: {variable.type} required, got {got}; {remedy}")
