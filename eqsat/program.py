@@ -203,9 +203,28 @@ class Program:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The outputs for arguments of the structure, shapes and dtypes that the program was made for; uses up donated ones."""
+        if self._dispatched is not None and not traced():
+            try:
+                with self.graph.mode():
+                    return self._dispatched(list(self.constants.values()), args, kwargs)
+            except TypeError:
+                self.flat(*args, **kwargs)  # says so where an argument does not fit
+                raise
         flat = self.flat(*args, **kwargs)
         results = self.run(*flat) if traced() or not self.donated else self._using_up(self.held(flat), *flat)
         return jax.tree_util.tree_unflatten(self.graph.out_tree, results)
+
+    @cached_property
+    def _dispatched(self) -> Callable[..., Any] | None:
+        """A call as `jax.jit` dispatches it, which looks at arguments once per type; None where a call has more to do."""
+        if self.donated or self._prepared_tensors or self.function.in_line:
+            return None
+
+        def call(constants: list[Array], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+            results = program_p.bind(*constants, *self._flat(args, kwargs), function=self.function)
+            return jax.tree_util.tree_unflatten(self.graph.out_tree, results)
+
+        return jax.jit(call, compiler_options=KEEP_CASTS)
 
     def flat(self, *args: Any, **kwargs: Any) -> list[Array]:
         """The arguments as a flat list of arrays; raises TypeError or ValueError where they do not fit."""
