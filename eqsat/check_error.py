@@ -16,6 +16,7 @@ import numpy as np
 from eqsat.arrays import NUMPY, Value, union
 from eqsat.evaluate import Evaluator
 from eqsat.notation import Tensor, Term, cast, reduce, scalar
+from eqsat.online import spelled
 from eqsat.scalars import DTYPES, is_float
 
 Array = Any
@@ -113,9 +114,12 @@ class Bounds:
 
     def _online(self, t: Term) -> tuple[Value, Value]:
         """By its definition."""
-        (s, v), (axis, weight) = t.args, t.data
-        weights = cast(v.dtype, cast(weight, scalar("exp", scalar("sub", s, reduce("max", axis, s)))))
-        whole = reduce("sum", axis, scalar("mul", weights, v))
+        if t.data[0] == "softmax":  # of a row that is masked altogether, exp(-inf - -inf)
+            (s, v), (_, axis, weight) = t.args, t.data
+            weights = cast(v.dtype, cast(weight, scalar("exp", scalar("sub", s, reduce("max", axis, s)))))
+            whole = reduce("sum", axis, scalar("mul", weights, v))
+        else:
+            whole = spelled(t)
         for part in whole.walk():
             if part not in self._done:
                 self._done[part] = self._bound(part)

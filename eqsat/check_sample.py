@@ -80,7 +80,7 @@ class Bound:
                 return notation.reduce(pattern.data, self.axis(pattern.args[0]), self.term(pattern.args[1], like))
             case "online":
                 axis, s, v, weight = pattern.args
-                return notation.online(self.axis(axis), self.term(s, like), self.term(v, like), self.dtype(weight))
+                return notation.online(self.axis(axis), self.term(s, like), self.term(v, like), self.dtype(weight), pattern.data)
         return self._operation(pattern, like)
 
     def _operation(self, pattern: Pattern, like: str) -> Term:

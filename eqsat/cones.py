@@ -106,7 +106,7 @@ class Cones:
                 for axis in self.axes[c]:
                     self._mentioning[axis] |= bit
                 if row.head in ("reduce", "online"):
-                    self._binding[row.data[1] if row.head == "reduce" else row.data[0]] |= bit
+                    self._binding[row.data[1]] |= bit
                 self.row_numbers[c].append(len(self.rows))
                 self._rows_of[c] |= bit
                 self._class_of_row.append(c)
@@ -128,7 +128,7 @@ class Cones:
         if row.head == "online":
             s, v = row.args
             points = self._volume(self.axes[s])
-            extra = 2 * volume / self.device.contraction_flops(row.data[1]) if self.axes[v] - self.axes[s] else 0.0
+            extra = 2 * volume / self.device.contraction_flops(row.data[2]) if self.axes[v] - self.axes[s] else 0.0
             return extra + 2 * points / self.device.special_ops_per_second
         scalar = SCALARS.get(row.head)
         if scalar is not None and scalar.unit == "special":
@@ -208,10 +208,8 @@ class Cones:
 
     def _further_pass(self, row: Row, nodes: int) -> float:
         """A reduction over what another reduction of the same axis must finish first traverses the axis once more."""
-        axis = row.data[1] if row.head == "reduce" else row.data[0]
-        if not nodes & self._binding[axis]:
-            return 0.0
-        return self._seconds(nodes & self._mentioning[axis])
+        axis = row.data[1]
+        return self._seconds(nodes & self._mentioning[axis]) if nodes & self._binding[axis] else 0.0
 
     def _seconds(self, nodes: int) -> float:
         """Work of a set of e-nodes."""

@@ -286,7 +286,7 @@ def _analysis(name: str, signature: tuple[str, ...]) -> str:
     dtype = f"d_{terms[-1]}" if terms else "0"
     if name.startswith("S_") and SCALARS[name[2:]].result == "bool":
         dtype = str(DTYPES["bool"].bit)
-    if name.startswith("R_") or name == "Online":
+    if name.startswith(("R_", "O_")):
         joined = _or(masks)
         masks = [f"(^ (| {joined} a0) a0)"]
     if name == "Cast":
@@ -404,7 +404,7 @@ class _Ingest:
             case "reduce":
                 return f"R_{t.data[0]}", (self.bit(t.data[1]), *args)
             case "online":
-                return "Online", (self.bit(t.data[0]), *args, DTYPES[t.data[1]].bit)
+                return f"O_{t.data[0]}", (self.bit(t.data[1]), *args, DTYPES[t.data[2]].bit)
         return f"S_{t.head}", args
 
     def _inline(self, term: Term, nesting: int) -> None:
@@ -442,6 +442,8 @@ class _Ingest:
             return Row(name[2:], args, None, dtype, rule)
         if name.startswith("R_"):
             return Row("reduce", args[1:], (name[2:], self._axis(args[0])), dtype, rule)
+        if name.startswith("O_"):
+            return Row("online", args[1:3], (name[2:], self._axis(args[0]), _DTYPE_OF_BIT[args[3]]), dtype, rule)
         match name:
             case "Cast":
                 return Row("cast", args[:1], None, dtype, rule)
@@ -451,8 +453,6 @@ class _Ingest:
                 return Row("const", (), next(t for t, n in self._leaves.items() if n == args[0]).data, dtype, rule)
             case "Pos":
                 return Row("pos", (), self._map(args[0])[0], dtype, rule)
-            case "Online":
-                return Row("online", args[1:3], (self._axis(args[0]), _DTYPE_OF_BIT[args[3]]), dtype, rule)
         tensors = list(self._tensors)
         return Row("load", args[2:], (tensors[args[0]], self._map(args[1])), dtype, rule)
 

@@ -23,6 +23,7 @@ from eqsat.index import Axis, Index, Quotient, Remainder
 from eqsat.loads import digits_of, index_breakpoints, index_dtype, load_value, number_of
 from eqsat.maxima import replaceable
 from eqsat.notation import Stored, Tensor, Term, const_value, reduce, substitute
+from eqsat.online import spelled
 from eqsat.scalars import DTYPES, REDUCTIONS, is_float, is_integer
 from eqsat.scans import Running, running
 from eqsat.ways import Convolution, Parts, otherwise
@@ -294,7 +295,9 @@ class Evaluator:
         return self.cast(Value(total, tuple(scan.axis if a == scan.bound else a for a in value.axes)), compute, dtype)
 
     def _online(self, term: Term) -> Value:
-        axis, weight = term.data
+        if term.data[0] != "softmax":
+            return self.values[spelled(term)]
+        _, axis, weight = term.data
         score = self.values[term.args[0]]
         kind = term.args[0].dtype
         key = (term.args[0], axis)
@@ -386,6 +389,8 @@ def operands(term: Term) -> tuple[Term, ...]:
     if term.head == "reduce" and term.data[0] == "sum":
         return sum_of_product(term)[1]
     if term.head == "online":
+        if term.data[0] != "softmax":
+            return (spelled(term),)
         return (term.args[0], *product(term.args[1]))
     return term.args
 

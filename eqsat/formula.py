@@ -7,6 +7,7 @@ from collections import Counter
 
 from eqsat.index import Index
 from eqsat.notation import Kernel, Tensor, Term, const_value, dimension_indices, load, rebuild
+from eqsat.online import ONLINE
 from eqsat.scalars import DTYPES, SCALARS
 
 LIMIT = 4000  # characters of one formula; longer subterms are abbreviated
@@ -61,9 +62,9 @@ def _spell(term: Term, args: list[str]) -> str:
             name, axis, reverse = term.data
             return f"cum{name}[{'-' if reverse else ''}{axis}]({_bare(args[0])})"
         case "online":
-            axis, dtype = term.data
+            name, axis, dtype = term.data
             weight = "" if dtype == term.args[0].dtype else f", {dtype}"
-            return f"softsum[{axis}:{axis.extent}]({_bare(args[0])}; {_bare(args[1])}{weight})"
+            return f"{ONLINE[name].symbol}[{axis}:{axis.extent}]({_bare(args[0])}; {_bare(args[1])}{weight})"
     row = SCALARS.get(term.head)
     if row is not None and row.symbol:
         return f"({f' {row.symbol} '.join(args)})"

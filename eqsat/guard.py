@@ -149,6 +149,11 @@ def values_at_least(t: Pattern, bound: Pattern | float) -> Guard:
     return _compared(t, "low", ">=", operator.ge, bound)
 
 
+def values_at_most(t: Pattern, bound: Pattern | float) -> Guard:
+    """No value of the term is greater than a number."""
+    return _compared(t, "high", "<=", operator.le, bound)
+
+
 def values_below(t: Pattern, bound: Pattern | float) -> Guard:
     """Every value of the term that is not NaN is less than a number."""
     return _compared(t, "high", "<", operator.lt, bound)

@@ -44,8 +44,8 @@ def limits_of(reductions: Iterable[Term], hiding: bool = False) -> Limits:
 def _of_reduction(t: Term, hiding: bool) -> Limits:
     axis = t.bound
     assert axis is not None
-    if t.head == "online":
-        return _hidden(t.args[0], axis, "max")
+    if t.head == "online":  # the first place is one even if all are masked
+        return _hidden(t.args[0], axis, "max") if t.data[0] == "softmax" else Limits()
     name, body = t.data[0], t.args[0]
     if name == "or" and body.head == "ne" and body.args[0] is body.args[1]:  # is there a NaN?
         return _hidden(body.args[0], axis, "a number")

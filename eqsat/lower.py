@@ -18,12 +18,13 @@ import numpy as np
 
 from eqsat.index import Axis, Index, flatten
 from eqsat.limits import limits_of
-from eqsat.notation import Kernel, Stored, Term, Window, const, const_value, dimension_indices, pos, reduce, scalar
+from eqsat.notation import Kernel, Stored, Term, Window, const, const_value, dimension_indices, pos, scalar
+from eqsat.online import ONLINE, exponential, leaders, rescaling, settled
 from eqsat.scalars import DTYPES, REDUCTIONS, SCALARS
 from eqsat.scans import scanned
 from eqsat.schedule import Schedule
 from eqsat.tile import Carry, Cast, Compute, Const, Dot, Load, Loop, Position, Reduce, Scan, Statement, Store, TileProgram, Value
-from eqsat.tiling import Guard, Tiling, identity_of, settled, weights
+from eqsat.tiling import Guard, Tiling, identity_of
 
 WIDE = 2**31
 Roots = tuple[Term, ...]  # what an output is, and what says where it lies
@@ -290,7 +291,8 @@ class _Lowering:
         assert axis is not None
         compute = DTYPES[term.dtype].compute
         if axis.extent == 0:
-            return self._const(scope, 0 if term.head == "online" else identity_of(term.data[0], compute), compute)
+            name = ONLINE[term.data[0]].fold if term.head == "online" else term.data[0]
+            return self._const(scope, identity_of(name, compute), compute)
         if self.tiling.role(axis) == "loop":
             self._loop(term, scope)
             return scope.memo[term, "raw"]
@@ -401,12 +403,12 @@ class _Lowering:
         return self.tiling.loops(term.axes) <= scope.open
 
     def _group(self, term: Term, scope: _Scope) -> list[Term]:
-        """Reductions for one loop; the maxima that online sums need come before them."""
+        """Reductions for one loop; those that online ones depend on come before them."""
         here = [t for t in self.tiling.loop_reductions(scope.roots) if t.bound == term.bound and self._ready(t, scope)]
         group = list(dict.fromkeys([*here, term]))
-        maxima = [_maximum(t) for t in group if t.head == "online"]
+        leading = [leader for t in group if t.head == "online" for leader in leaders(t)]
         plain = [t for t in group if t.head == "reduce"]
-        return list(dict.fromkeys([*maxima, *plain, *group]))
+        return list(dict.fromkeys([*leading, *plain, *group]))
 
     def _ready(self, term: Term, scope: _Scope) -> bool:
         """True if `term` belongs at `scope`, is still to be computed, and waits for no other reduction."""
@@ -418,30 +420,32 @@ class _Lowering:
     def _carry_reduce(self, term: Term, scope: _Scope) -> Carry:
         name, axis = term.data
         carry = self._carry(term, scope, name, lambda state: self._fold(name, axis, term.args[0], scope, state))
+        stage = "value" if DTYPES[term.dtype].compute == term.dtype else "wide"
         for held, value in (("old", carry.state), ("new", carry.result)):
-            scope.memo[_held(term, held), "value"] = value
+            scope.memo[_held(term, held), stage] = value
         return carry
 
     def _carry_online(self, term: Term, scope: _Scope) -> Carry:
-        """Weights relative to the running maximum; what was summed before is rescaled when the maximum rises."""
-        (s, v), (axis, weight) = term.args, term.data
-        old, new = (_held(_maximum(term), which) for which in ("old", "new"))
-        rescale = scalar("exp", scalar("sub", old, settled(new)))
-        p = scalar("exp", scalar("sub", s, settled(new)))
-        self.named |= {settled(new): "m_safe", rescale: "rescale", p: "p"}
-        factor = self.value(rescale, scope)
+        """Elements relative to what leads so far; what was folded before is corrected when that changes."""
+        row, axis, own = ONLINE[term.data[0]], term.data[1], _held(term, "old")
+        old, new = (tuple(_held(leader, which) for leader in leaders(term)) for which in ("old", "new"))
+        if row.name == "softmax":
+            self.named |= {settled(new[0]): "m_safe", rescaling(old, new): "rescale", exponential(term, new): "p"}
+            self.value(rescaling(old, new), scope)
 
         def result(state: Value) -> Value:
-            kept = self._compute(scope, "mul", state, self._cast(scope, factor, state.dtype), name=f"{_stem(state.name)}_kept")
-            return self._fold("sum", axis, weights(s, new, weight, v), scope, kept)
+            scope.memo[own, "value"] = state
+            kept = row.kept(term, own, old, new)
+            self.named[kept] = f"{_stem(state.name)}_kept"
+            return self._fold(row.fold, axis, row.element(term, new), scope, self.value(kept, scope))
 
-        return self._carry(term, scope, "sum", result)
+        return self._carry(term, scope, row.fold, result, "total" if row.rounds else "place")
 
-    def _carry(self, term: Term, scope: _Scope, name: str, result: Callable[[Value], Value]) -> Carry:
+    def _carry(self, term: Term, scope: _Scope, name: str, result: Callable[[Value], Value], base: str = "") -> Carry:
         """The accumulator of a reduction; its final value is the reduction."""
         outer = scope.parent
         assert outer is not None
-        dtype, base = DTYPES[term.dtype].compute, _TOTALS.get(name, name)
+        dtype, base = DTYPES[term.dtype].compute, base or _TOTALS.get(name, name)
         state = self._new("acc" if len(self.tiling.block(term.axes)) > 1 else base, dtype, term.axes)
         init = self.starts.pop(term, None)
         if init is None:
@@ -464,11 +468,7 @@ def _in_memory_order(axes: tuple[Axis, ...], term: Term) -> tuple[Axis, ...]:
 
 
 def _held(reduction: Term, which: str) -> Term:
-    return _Held("held", (), (reduction, which), DTYPES[reduction.dtype].compute)
-
-
-def _maximum(online: Term) -> Term:
-    return reduce("max", online.bound, online.args[0])  # type: ignore[arg-type]
+    return _Held("held", (), (reduction, which), reduction.dtype)
 
 
 def _stem(name: str) -> str:

@@ -12,7 +12,8 @@ load(tensor, index, operands)         element of a stored tensor; outside its bo
 const(value, dtype), pos(index, ..)   a literal; the value of an index expression (iota)
 scalar(op, *args), cast(dtype, arg)   a row of `eqsat.scalars`; conversion with JAX's rounding
 reduce(name, axis, arg)               fold over all values of an axis, which it binds
-online(axis, s, v, weight)            sum over k of cast(weight, exp(s - max_k s)) * v, in one pass over k
+online(axis, s, v, weight)            sum over k of cast(weight, exp(s - max_k s)) * v, in one pass over k; other reductions that
+                                      depend on another over the same axis are the rows of `eqsat.online`
 scan(name, axis, arg, reverse)        fold over all positions of a free axis up to one's own, or from it on; only when a kernel
                                       is priced and lowered: elsewhere it is a masked fold (see `eqsat.scans`)
 ====================================  ======================================================================
@@ -160,9 +161,7 @@ class Term:
     @property
     def bound(self) -> Axis | None:
         """The axis that a reduction binds."""
-        if self.head == "reduce":
-            return self.data[1]
-        return self.data[0] if self.head == "online" else None
+        return self.data[1] if self.head in ("reduce", "online") else None
 
     def walk(self) -> Iterator[Term]:
         """Each distinct subterm once, operands first."""
@@ -231,9 +230,12 @@ def reduce(name: str, axis: Axis, arg: Term) -> Term:
     return Term("reduce", (arg,), (name, axis), arg.dtype)
 
 
-def online(axis: Axis, s: Term, v: Term, weight: str) -> Term:
-    """Sum over `axis` of ``cast(weight, exp(s - max s)) * v``; `weight` is the dtype to which the exponential is rounded."""
-    return Term("online", (s, v), (axis, weight), v.dtype)
+def online(axis: Axis, s: Term, v: Term, weight: str, name: str = "softmax") -> Term:
+    """A reduction in one pass by a row of `eqsat.online`; of a softmax the sum of ``cast(weight, exp(s - max s)) * v``.
+
+    `weight` is the dtype to which the exponential is rounded; other rows round nothing, and have that of `s` there.
+    """
+    return Term("online", (s, v), (name, axis, weight), v.dtype)
 
 
 def scan(name: str, axis: Axis, arg: Term, reverse: bool) -> Term:
@@ -402,7 +404,7 @@ def raised(term: Term, levels: int) -> Term:
             memo[t] = rebuild(t, args)
         else:
             higher = Axis(f"r{bound_level(axis) + levels}", axis.extent)
-            data = (t.data[0], higher) if t.head == "reduce" else (higher, *t.data[1:])
+            data = (t.data[0], higher, *t.data[2:])
             memo[t] = Term(t.head, tuple(substitute(a, {axis: Index.of(higher)}) for a in args), data, t.dtype)
     return memo[term]
 

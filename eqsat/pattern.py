@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from eqsat.online import ONLINE
 from eqsat.scalars import DTYPES, REDUCTIONS, SCALARS
 
 
@@ -89,6 +90,7 @@ class Pattern:
             return str(self.args[0])
         args = [str(a) for a in self.args]
         name = self.data if self.head in ("reduce", "arithmetic") else self.head
+        name = ONLINE[self.data].symbol if self.head == "online" else name
         symbol = SCALARS[name].symbol if name in SCALARS else ""
         return f"({f' {symbol} '.join(args)})" if symbol and len(args) == 2 else f"{name}({', '.join(args)})"
 
@@ -166,7 +168,14 @@ def extent(axis: Pattern) -> Pattern:
 
 def online(axis: Pattern, s: Pattern, v: Pattern, weight: Pattern | str) -> Pattern:
     """The one-pass weighted sum of the language (see `eqsat.notation`)."""
-    return Pattern("online", (axis, s, v, dtype_(weight)))
+    return online_("softmax", axis, s, v, weight)
+
+
+def online_(name: str, axis: Pattern, s: Pattern, v: Pattern, weight: Pattern | str) -> Pattern:
+    """Reduction in one pass by a row of `eqsat.online`; of other rows than the softmax's `weight` is the dtype of `s`."""
+    if name not in ONLINE:
+        raise ValueError(f"online reduction {name!r}: one of {', '.join(ONLINE)} required")
+    return Pattern("online", (axis, s, v, dtype_(weight)), name)
 
 
 def egglog_float(value: float) -> str:

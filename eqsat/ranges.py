@@ -85,6 +85,8 @@ def _unrounded(t: Term) -> Range:
             return _reduce(t)
         case "online":
             inner = range_of(t.args[1])
+            if t.data[0] in ("argmax", "argmin"):
+                return inner
             return Range(0.0 if inner.low >= 0 else -INF, 0.0 if inner.high <= 0 else INF, False)
         case "where":
             a, b = (range_of(x) for x in t.args[1:])

@@ -33,6 +33,7 @@ from eqsat.guard import (
     present,
     values_above,
     values_at_least,
+    values_at_most,
     values_below,
     varies,
     wide,
@@ -58,6 +59,7 @@ from eqsat.pattern import (
     max_of,
     min_of,
     online,
+    online_,
     op,
     reduce_,
     sum_,
@@ -70,8 +72,8 @@ __all__ = [
     "PHASES", "SIGNATURES", "SORTS", "TIERS", "Axis", "Bool", "DType", "Equation", "Float", "Guard", "Integer", "Number",
     "Pattern", "Rule", "Sort", "Term", "absent", "at_least", "between", "birewrite", "cast", "const", "dtype_",
     "dtype_in", "exp", "extent", "fewer_axes", "finite", "has_dtype", "log", "lower", "max_", "max_of", "min_of",
-    "online", "op", "pack", "present", "reduce_", "rewrite", "rule", "select", "sum_", "values_above", "values_at_least",
-    "values_below", "varies", "where", "wide", "without",
+    "online", "online_", "op", "pack", "present", "reduce_", "rewrite", "rule", "select", "sum_", "values_above",
+    "values_at_least", "values_at_most", "values_below", "varies", "where", "wide", "without",
 ]  # fmt: skip
 
 TIERS = ("exact", "reassociate", "fast")

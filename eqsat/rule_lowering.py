@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
+from eqsat.online import ONLINE
 from eqsat.pattern import DType, Pattern, egglog_float
 from eqsat.scalars import DTYPES, REDUCTIONS, SCALARS
 
@@ -20,7 +21,7 @@ SIGNATURES: dict[str, tuple[str, ...]] = {
     "Cast": ("T", "i64"),
     "Const": ("f64", "i64"),
     "Pos": ("i64", "i64"),
-    "Online": ("i64", "T", "T", "i64"),
+    **{f"O_{name}": ("i64", "T", "T", "i64") for name in ONLINE},
     "Load": ("i64", "i64"),
     **{f"Load{n}": ("i64", "i64", *["T"] * n) for n in range(1, MAX_DYNAMIC + 1)},
     "Leaf": ("i64",),
@@ -109,9 +110,9 @@ class Lowering:
 
 def constructor(pattern: Pattern) -> str:
     """Name of the e-graph's constructor for an operation."""
-    if pattern.head == "reduce":
-        return f"R_{pattern.data}"
-    return {"cast": "Cast", "online": "Online"}.get(pattern.head, f"S_{pattern.head}")
+    if (form := {"reduce": "R", "online": "O"}.get(pattern.head)) is not None:
+        return f"{form}_{pattern.data}"
+    return "Cast" if pattern.head == "cast" else f"S_{pattern.head}"
 
 
 def lower(rule: Rule, number: int) -> list[tuple[str, str]]:

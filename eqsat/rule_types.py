@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from eqsat.online import ONLINE
 from eqsat.pattern import DTYPE_OF_BIT, Axis, DType, Number, Pattern, Sort
 from eqsat.scalars import DTYPES, REDUCTIONS, SCALARS
 
@@ -133,8 +134,9 @@ class Types:
                 axis, s, v, weight = pattern.args
                 self._axis(axis)
                 self._dtype(weight)
-                self._restrict(self._visit(s), ("float",), pattern)
-                return self._restrict(self._visit(v), ("float",), pattern)
+                kinds = ONLINE[pattern.data].kinds
+                self._restrict(self._visit(s), kinds[0], pattern)
+                return self._restrict(self._visit(v), kinds[1], pattern)
         return self._operation(pattern)
 
     def _axis(self, pattern: Pattern) -> None:

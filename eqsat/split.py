@@ -2,7 +2,8 @@
 
 A reduction over k becomes one over chunks of reductions inside a chunk, with k = chunk*length + r. An online sum leaves a
 maximum and a sum relative to it for each chunk; combining those is an online sum again, of the sums, weighted by the maxima:
-the split of FlashDecoding, of split-K products and of two-stage sums. What a reduction over k waits for is split before it.
+the split of FlashDecoding, of split-K products and of two-stage sums. So it is with the places of extremes and with squared
+deviations. What a reduction over k waits for is split before it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from math import inf
 
 from eqsat.index import Axis, Index
 from eqsat.notation import Kernel, Stored, Term, cast, const, load, online, pos, rebuild, reduce, scalar, substitute
+from eqsat.online import ONLINE
 from eqsat.regions import zero_outside
 from eqsat.scalars import DTYPES, REDUCTIONS
 
@@ -55,12 +57,14 @@ def splittable(kernel: Kernel) -> dict[Axis, list[Term]]:
 def split(kernel: Kernel, axis: Axis, length: int, names: Iterator[str]) -> Split | None:
     """The kernel in two, with chunks of `length` positions of `axis`; None if nothing can be split.
 
-    Nor is an axis split raggedly whose positions 32 bits do not hold: masks compare in 32 bits.
+    Nor is an axis split raggedly whose positions 32 bits do not hold, since masks compare in 32 bits, or are counted.
 
     `names` name the tensors in between, which have the chunk as their first dimension.
     """
     ready = splittable(kernel).get(axis, [])
     if not ready or (axis.extent % length and axis.extent + length >= 1 << 31):
+        return None
+    if axis.extent % length and any(t.head == "online" and ONLINE[t.data[0]].counts for t in ready):
         return None
     cutting = _Cutting(kernel, axis, length, names)
     new = {t: cutting.of(t) for t in ready}
@@ -91,16 +95,22 @@ class _Cutting:
 
     def of(self, term: Term) -> Term:
         """A reduction as the combination of its parts."""
-        inside = tuple(substitute(a, {self.axis: self.place}) for a in term.args)
+        name, inside = term.data[0], tuple(substitute(a, {self.axis: self.place}) for a in term.args)
         if term.head == "reduce":
-            name = term.data[0]
             return reduce(name, self.over, self._part(reduce(name, self.inner, self._filled(name, inside[0]))))
-        s, v = self._filled("max", inside[0]), inside[1]
-        largest = reduce("max", self.inner, s)
-        nothing = scalar("eq", largest, const(-inf, s.dtype))  # a chunk that is masked altogether adds nothing
-        total = scalar("where", nothing, const(0, v.dtype), online(self.inner, s, v, term.data[1]))
-        weight = DTYPES[s.dtype].compute
-        return online(self.over, cast(weight, self._part(largest)), self._part(total), weight)
+        row = ONLINE[name]
+        s, v = self._filled(row.leader, inside[0]), inside[1] if row.rounds else self._filled(row.fold, inside[1])
+        leader, own = reduce(row.leader, self.inner, s), online(self.inner, s, v, term.data[2], name)
+        weight = DTYPES[s.dtype].compute if row.rounds else s.dtype
+        if name == "deviations":  # in all: those inside of chunks, and of the chunks' means, once for each position
+            mean = scalar("div", self._part(leader), const(self.length, s.dtype))
+            means = online(self.over, mean, const(1, s.dtype), s.dtype, name)
+            inner = reduce("sum", self.over, self._part(own))
+            return scalar("add", inner, scalar("mul", const(self.length, s.dtype), means))
+        if name == "softmax":
+            nothing = scalar("eq", leader, const(-inf, s.dtype))  # a chunk that is masked altogether adds nothing
+            own = scalar("where", nothing, const(0, v.dtype), own)
+        return online(self.over, cast(weight, self._part(leader)), self._part(own), weight, name)
 
     def _filled(self, name: str, body: Term) -> Term:
         """The body with the reduction's identity beyond the end of the axis."""

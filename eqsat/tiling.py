@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from math import inf, nan
+from math import nan
 
 from numpy import iinfo
 
 from eqsat.index import Axis, Index
 from eqsat.notation import Kernel, Term, cast, const, const_value, pos, rebuild, reduce, scalar, substitute
+from eqsat.online import ONLINE, spelled
 from eqsat.ranges import range_of
 from eqsat.scalars import DTYPES, PART, REDUCTIONS, is_float
 from eqsat.scans import scanned
@@ -213,7 +214,7 @@ class Tiling:
                     args = tuple(substitute(a, {axis: Index.of(other)}) for a in term.args)
                 except ValueError:  # `other` is bound inside, where `axis` is mentioned
                     continue
-                data = (term.data[0], other) if term.head == "reduce" else (other, term.data[1])
+                data = (term.data[0], other, *term.data[2:])
                 return Term(term.head, args, data, term.dtype)
         return term
 
@@ -228,16 +229,12 @@ class Tiling:
         return _defined(term) if term.head in ("quot", "rem") else term
 
     def _prepare_online(self, term: Term) -> Term:
-        s, v = term.args
-        axis, weight = term.data
-        s, wide = _widened(s), _widened(v)
-        maximum = reduce("max", axis, s)
-        if self.role(axis) == "loop" and axis in s.axes:
-            total = Term("online", (s, wide), (axis, weight), wide.dtype)
-        else:
-            total = reduce("sum", axis, weights(s, maximum, weight, wide))
-        nothing = scalar("eq", maximum, const(-inf, maximum.dtype))  # -inf - -inf is NaN in every weight
-        return cast(term.dtype, scalar("where", nothing, const(nan, total.dtype), total))
+        row, s, v = ONLINE[term.data[0]], *term.args
+        if row.rounds:
+            s, v = _widened(s), _widened(v)
+        wide = Term("online", (s, v), term.data, v.dtype)
+        looped = self.role(wide.data[1]) == "loop" and wide.data[1] in s.axes
+        return cast(term.dtype, row.result(wide, wide) if looped else spelled(wide))
 
     # --- structure ---
 
@@ -297,17 +294,6 @@ def identity_of(name: str, dtype: str) -> float | int | bool:
     """The identity of a reduction as a value of `dtype`: all ones of an unsigned integer are not -1."""
     value, row = REDUCTIONS[name].identity(dtype), DTYPES[dtype]
     return value % 2 ** (8 * row.nbytes) if row.kind == "uint" else value
-
-
-def weights(s: Term, m: Term, weight: str, v: Term) -> Term:
-    """``cast(weight, exp(s - m)) * v``; a maximum of -inf counts as 0, so that all weights are 0 there."""
-    p = cast(v.dtype, cast(weight, scalar("exp", scalar("sub", s, settled(m)))))
-    return p if v.head == "const" and const_value(v) == 1 else scalar("mul", p, v)
-
-
-def settled(m: Term) -> Term:
-    """A running maximum, with 0 for -inf: -inf - -inf would be NaN."""
-    return scalar("where", scalar("eq", m, const(-inf, m.dtype)), const(0, m.dtype), m)
 
 
 def _widened(term: Term) -> Term:

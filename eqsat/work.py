@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from eqsat.alpha import distinct
 from eqsat.index import Axis, Dynamic, Index, flatten
 from eqsat.limits import limits_of, visited
 from eqsat.notation import Kernel, Tensor, Term
+from eqsat.online import ONLINE
 from eqsat.scalars import DTYPES, PART, PARTS, SCALARS
 from eqsat.scans import scanned
 from eqsat.updates import in_place
@@ -20,7 +21,7 @@ from eqsat.updates import in_place
 SECTOR_NBYTES = 32  # the least that DRAM and L2 move
 RESIDENT_K = 128  # a contracted axis up to this extent is held whole
 SCANNING = 4.0  # operations of a scan for each element
-RUNNING = 4.0  # operations of a running maximum, and what it rescales, for each element
+CORRECTIONS = 2.0  # operations of an online reduction that one over whole arrays does not need
 SPLITTING = 8  # operations that take a float32 number apart
 TERMS = 1 << 15  # of which facts are kept: kernels have most terms in common
 
@@ -87,20 +88,22 @@ class Work:
         terms = distinct(self.kernel.terms)
         kept = set(terms)
         contractions = [c for c in self.contractions if c.term in kept]
-        return self._operations(terms, contractions, running=2), contractions  # a maximum, a difference
+        return self._operations(terms, contractions, CORRECTIONS), contractions
 
     def _operations(
-        self, terms: Iterable[Term], contractions: Iterable[Contraction], running: float = RUNNING
+        self, terms: Iterable[Term], contractions: Iterable[Contraction], arrays: float = 0
     ) -> dict[tuple[frozenset[Axis], str, int], float]:
         total: dict[tuple[frozenset[Axis], str, int], float] = defaultdict(float)
-        weighed: set[tuple[Axis, Term]] = set()
+        weighed: set[tuple[Any, Term]] = set()
         for t in terms:
             scope = t.axes | ({t.bound} if t.bound is not None else set())
             passes = self.passes.get(t, 1)
-            if t.head == "online" and (weights := (t.data[0], t.args[0])) not in weighed:
+            if t.head == "online" and (weights := (t.data[:2], t.args[0])) not in weighed:
                 weighed.add(weights)  # sums over one axis with one s share the exponential
-                total[t.args[0].axes | {t.data[0]}, "special", passes] += SCALARS["exp"].weight
-                total[t.args[0].axes | {t.data[0]}, "vector", passes] += running
+                kind, points = ONLINE[t.data[0]], t.args[0].axes | {t.data[1]}
+                total[points, "vector", passes] += kind.vector - arrays
+                if kind.special:
+                    total[points, "special", passes] += kind.special
             if t in self.absorbed or t.head in ("load", "const"):
                 continue
             row = SCALARS.get(t.head)
@@ -237,10 +240,10 @@ def contraction(t: Term) -> Contraction | None:
         a, b = t.args[0].args
         k = t.data[1]
         dtypes = _operand_dtype(a), _operand_dtype(b)
-    elif t.head == "online":
+    elif t.head == "online" and t.data[0] == "softmax":
         a, b = t.args
-        k = t.data[0]
-        dtypes = t.data[1], _operand_dtype(b)
+        k = t.data[1]
+        dtypes = t.data[2], _operand_dtype(b)
     else:
         return None
     rows, columns = a.axes - b.axes - {k}, b.axes - a.axes - {k}

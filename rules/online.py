@@ -1,10 +1,36 @@
-"""Online reductions: a sum that depends on a maximum over the same axis shares its pass, with rescaling.
+"""Online reductions: what depends on another reduction over the same axis shares its pass, and is corrected as that changes.
 
 g(x, r) = exp(x - r) satisfies g(x, r) = exp(r' - r) * g(x, r'), so a running maximum can be corrected for
-(Milakov and Gimelshein, 2018; FlashAttention, 2022).
+(Milakov and Gimelshein, 2018; FlashAttention, 2022). The place of a maximum is found again where there is a greater one, and
+squared deviations are moved to another mean (Welford, 1962). `eqsat.online` has a row for each.
 """
 
-from eqsat.rule import Axis, DType, Float, absent, cast, const, exp, has_dtype, max_, online, pack, rewrite, rule, sum_
+from eqsat.rule import (
+    Axis,
+    Bool,
+    DType,
+    Float,
+    Integer,
+    Number,
+    absent,
+    at_least,
+    cast,
+    const,
+    exp,
+    extent,
+    has_dtype,
+    max_,
+    online,
+    online_,
+    op,
+    pack,
+    reduce_,
+    rewrite,
+    rule,
+    sum_,
+    values_at_most,
+    where,
+)
 
 _LOSS = "the order of the sum and one rounding per rescaling"
 
@@ -46,6 +72,30 @@ def _divide_after(dtype: str):  # type: ignore[no-untyped-def]
     return divide_softmax_after_product
 
 
+def _place(extreme: str, sort):  # type: ignore[no-untyped-def]
+    name = f"arg{extreme}"
+
+    @rule("exact", name=f"{name}_in_one_pass_{sort.name.lower()}")
+    def place_in_one_pass(s: sort, v: Integer, c: Number, d: DType, k: Axis):  # type: ignore[no-untyped-def,valid-type]
+        """The first place that holds the extreme is found together with it; a NaN is the extreme of all."""
+        found = op("eq", s, reduce_(extreme, k, s))
+        if sort is Float:
+            found = op("or", found, op("ne", s, s))
+        first = reduce_("min", k, where(found, v, const(c)))
+        return rewrite(first, online_(name, k, s, v, d), values_at_most(v, c), has_dtype(s, d))
+
+    return place_in_one_pass
+
+
+@rule("reassociate", gives_up="the order of the sums and the rounding of a mean for each tile")
+def deviations_in_one_pass(s: Float, n: Number, k: Axis, d: DType):
+    """The sum of (s - mean)^2, with a running mean (Welford): a variance in one pass that loses no digits."""
+    deviation = s - sum_(k, s) / const(n)
+    whole = (at_least(0, n - extent(k)), at_least(0, extent(k) - n))
+    return rewrite(sum_(k, deviation * deviation), online_("deviations", k, s, const(1.0, s), d), has_dtype(s, d), *whole)
+
+
+places = [_place(extreme, sort) for extreme in ("max", "min") for sort in (Float, Integer, Bool)]
 narrow_sums = [_narrow(dtype) for dtype in ("bfloat16", "float16")]
 divide_after = [_divide_after(dtype) for dtype in ("bfloat16", "float16")]
 

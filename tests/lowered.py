@@ -77,10 +77,17 @@ class Meaning:
             case "reduce":
                 return self.fold(REDUCTIONS[term.data[0]].numpy, term.data[1], args[0])
             case "online":
-                s, v = args
-                m = self.fold("maximum", term.data[0], s)
-                return self.fold("add", term.data[0], np.exp(s - m) * v)
+                return self.online(*term.data[:2], *args)
         return np.asarray(OPERATIONS[term.head](*args))
+
+    def online(self, name: str, axis: Axis, s: Array, v: Array) -> Array:
+        if name == "deviations":
+            mean = self.fold("add", axis, s) / axis.extent
+            return self.fold("add", axis, (s - mean) ** 2)
+        m = self.fold("minimum" if name == "argmin" else "maximum", axis, s)
+        if name == "softmax":
+            return self.fold("add", axis, np.exp(s - m) * v)
+        return self.fold("minimum", axis, np.where((s == m) | (s != s), v, np.iinfo(v.dtype).max))
 
     def fold(self, name: str, axis: Axis, array: Array) -> Array:
         d = self.axes.index(axis)

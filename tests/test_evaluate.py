@@ -61,7 +61,7 @@ def by_definition(term, axes, arrays):
                 values = [value(t.args[0], {**at, axis: n}) for n in range(axis.extent)]
                 return getattr(np, REDUCTIONS[name].numpy).reduce([REDUCTIONS[name].identity(t.dtype), *values])
             case "online":
-                axis = t.data[0]
+                axis = t.data[1]
                 s = [value(t.args[0], {**at, axis: n}) for n in range(axis.extent)]
                 v = [value(t.args[1], {**at, axis: n}) for n in range(axis.extent)]
                 return sum(np.exp(a - max(s)) * b for a, b in zip(s, v, strict=True))

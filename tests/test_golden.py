@@ -34,6 +34,7 @@ PROGRAMS = {
     "residual_rms_norm": examples.tables("PROGRAMS")["residual_rms_norm"],
     "attention": (attention, shapes((12, 1024, 64), (12, 1024, 64), (12, 1024, 64))),
     "bias_gelu": (bias_gelu, shapes((1000, 768), (768, 3072), (3072,))),
+    "greedy": (lambda x, w: jnp.argmax(x @ w, axis=-1), shapes((4096, 768), (768, 50304))),
     "transpose": (lambda x: x.T + 1, shapes((1024, 1000), dtype="float32")),
 }
 

@@ -378,6 +378,52 @@ def test_online_sums_at_special_values(weight: str) -> None:
             check(kernel, schedule(kernel, x0=x0_tile, r0=r0), {s: scores}, tolerance=1e-2)
 
 
+@pytest.mark.parametrize("dtype", [F32, BF16, "int32", "bool"])
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_places_of_extremes_at_special_values(name: str, dtype: str) -> None:
+    """Of ties the first, a NaN before all, in a row of the least value too; beside the extreme itself."""
+    (x0,), k, s = axes_of(7), Axis("r0", 37), Tensor("s", (7, 37), dtype)
+    places = (
+        online(k, at(s, x0, k), pos(Index.of(k), "int32"), dtype, name),
+        online(k, at(s, x0, k), pos(Index.of(k) * -3 + 7, "int16"), dtype, name),
+        reduce(name[3:], k, at(s, x0, k)),
+    )
+    kernel = Kernel("place", tuple(stored(f"y{n}", (7,), p) for n, p in enumerate(places)))
+    scores = generator().integers(0, 2, (7, 37)) if dtype == "bool" else generator().integers(-4, 5, (7, 37))
+    scores = scores.astype(dtype)
+    if dtype in (F32, BF16):
+        spoil(scores)
+    for r0 in ("loop 16", "loop 1", "loop 4", "resident"):
+        for x0_tile in (1, 16):
+            program = check(kernel, schedule(kernel, x0=x0_tile, r0=r0), {s: scores})
+            assert len(statements(program, Loop)) == (r0 != "resident")
+
+
+@pytest.mark.parametrize("dtype", [F32, "float64", BF16])
+def test_squared_deviations_from_a_running_mean(dtype: str) -> None:
+    """One pass, and no digits lost where the mean is large beside the deviation; what overflows is infinite, not NaN."""
+    (x0,), k, s = axes_of(7), Axis("r0", 37), Tensor("s", (7, 37), dtype)
+    mean = op("div", reduce("sum", k, cast("float64" if dtype == "float64" else F32, at(s, x0, k))), 37)
+    element = cast(mean.dtype, at(s, x0, k))
+    kernel = Kernel("moments", (stored("y", (7,), online(k, element, const(1, mean.dtype), mean.dtype, "deviations")),
+                                stored("mean", (7,), mean)))  # fmt: skip
+    values = generator().standard_normal((7, 37)) + np.array([0, 1, 1e3, 1e6, -1e6, 0, 0])[:, None]
+    values[5], values[6, 3] = 3e38 if dtype != BF16 else 1e38, np.inf
+    values = values.astype(dtype)
+    for r0 in ("loop 16", "loop 1", "loop 4", "resident"):
+        for x0_tile in (1, 16):
+            plan = schedule(kernel, x0=x0_tile, r0=r0)
+            program = lower(kernel, plan)
+            assert len(statements(program, Loop)) == (r0 != "resident")
+            y, _ = interpret(program, [values])
+            wide = values[:5].astype(np.float64)
+            centre = wide.mean(1, keepdims=True)
+            step = 4 * np.finfo(mean.dtype).eps * np.abs(centre[:, 0])  # rounding of a mean (Chan and Lewis, 1979)
+            wanted = ((wide - centre) ** 2).sum(1)
+            assert np.all(np.abs(y[:5] - wanted) <= 2e-5 * wanted + step * np.sqrt(37 * wanted) + 37 * step**2)
+            assert np.isnan(y[6]) and not np.isnan(y[5])
+
+
 # --- what programs look like ---
 
 

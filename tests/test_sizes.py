@@ -87,6 +87,19 @@ def running_maximum(x):
     return jax.lax.cummax(x, 0, reverse=True) + x
 
 
+def extremes(x):
+    return jnp.argmax(x, -1), jnp.argmin(x, 0), jnp.max(x, -1)
+
+
+def greedy(x, w):
+    product = jax.lax.dot_general(x, w, (((1,), (0,)), ((), ())), preferred_element_type=jnp.int32)
+    return jnp.argmax(product, -1)
+
+
+def variance(x):
+    return wide(x).var(-1)
+
+
 def split_sum(x):
     return (wide(x) * 2).sum()
 
@@ -111,6 +124,9 @@ FAMILIES = {
     "gather": (gather, lambda n: ((50, n), (7, "int32")), ALL),
     "running_sum": (running_sum, lambda n: ((5, n),), ALL),
     "running_maximum": (running_maximum, lambda n: ((n, 3),), ALL),
+    "extremes": (extremes, lambda n: ((5, n + 1),), ALL),
+    "greedy": (greedy, lambda n: ((17, 40), (40, n + 1)), ("int8",)),
+    "variance": (variance, lambda n: ((5, n),), FLOATS),
     "split_sum": (split_sum, lambda n: ((n, 512),), ALL),
 }
 

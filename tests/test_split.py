@@ -113,6 +113,8 @@ KERNELS = {
     "product": product(F32),
     "narrow product": product(BF16),
     "masked attention": attention(),
+    "places of maxima": rows(lambda r, x: online(r, x, pos(Index.of(r), "int32"), F32, "argmax")),
+    "places of minima": rows(lambda r, x: online(r, x, pos(Index.of(r), "int32"), "int32", "argmin"), "int32"),
 }
 
 
@@ -139,6 +141,17 @@ def test_pallas_runs_them_too(name: str) -> None:
         arrays |= dict(zip(stage.outputs, map(np.asarray, made(stage, arrays, run_pallas)), strict=True))
     result = arrays[stage.outputs[0]].astype(np.float64)
     np.testing.assert_allclose(result, wanted, rtol=2e-5, atol=2e-5 * np.abs(wanted).max())
+
+
+def test_squared_deviations_are_split_where_chunks_are_equal() -> None:
+    kernel, axis = rows(lambda r, x: online(r, x, const(1, F32), F32, "deviations"))
+    assert split(kernel, axis, 64, iter(())) is None
+    arrays = {t: random(t) + 1e3 for t in kernel.inputs}
+    wanted = Meaning(kernel, arrays).output(kernel.outputs[0])
+    for stage in (stages := in_stages(kernel, axis, 50)):
+        arrays |= dict(zip(stage.outputs, made(stage, arrays, run_tiles), strict=True))
+    assert len(stages) >= 2
+    np.testing.assert_allclose(arrays[stages[-1].outputs[0]], wanted, rtol=2e-5)
 
 
 def test_rows_that_are_masked_altogether_stay_undefined() -> None:

@@ -1,0 +1,154 @@
+"""Online reductions: what depends on another reduction over the same axis shares its pass.
+
+An element g(s, r) depends on what s has been reduced to, its leader r. While r is known only of the positions seen so far, the
+fold is relative to that; when r changes to r', what was folded is corrected for it: a sum of exponentials by the factor
+exp(r - r') (Milakov and Gimelshein, 2018), the place of a maximum by starting again at a greater one, a sum of squared
+deviations by n*(r - r')^2 of the n positions seen (Welford, 1962; Chan, Golub and LeVeque, 1979). A row says all of that once;
+several such reductions over one axis are a loop that carries a tuple.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf, nan
+
+from eqsat.notation import Term, cast, const, const_value, reduce, scalar
+from eqsat.scalars import REDUCTIONS, is_float
+
+Seen = tuple[Term, ...]  # the leaders of the positions seen so far, in the order of `leaders`
+
+
+@dataclass(frozen=True)
+class Online:
+    """One way to depend on a leader; every function takes the online term first, of whose operands it makes terms.
+
+    `element` is what is folded, given the leaders; `kept` corrects a fold that was relative to older ones; `result` is made of
+    the whole fold. `kinds` are the dtype kinds of both operands; `vector` and `special` count the operations for each element.
+    """
+
+    name: str
+    leader: str
+    fold: str
+    symbol: str  # in formulas
+    kinds: tuple[tuple[str, ...], tuple[str, ...]]
+    element: Callable[[Term, Seen], Term]
+    kept: Callable[[Term, Term, Seen, Seen], Term]
+    result: Callable[[Term, Term], Term]
+    vector: float
+    special: float = 0.0
+    counts: bool = False  # the number of positions is a leader too
+
+    @property
+    def rounds(self) -> bool:
+        """True if elements are computed, and not only compared."""
+        return self.fold == "sum"
+
+
+def leaders(t: Term) -> Seen:
+    """The reductions that an online term depends on."""
+    row, axis, s = ONLINE[t.data[0]], t.data[1], t.args[0]
+    first = reduce(row.leader, axis, s)
+    return (first, reduce("sum", axis, const(1, s.dtype))) if row.counts else (first,)
+
+
+def spelled(t: Term) -> Term:
+    """An online term as a fold that waits for its leaders."""
+    row, axis = ONLINE[t.data[0]], t.data[1]
+    return row.result(t, reduce(row.fold, axis, row.element(t, leaders(t))))
+
+
+# --- exponentials relative to a maximum ----------------------------------------------------------------------------------
+
+
+def settled(m: Term) -> Term:
+    """A running maximum, with 0 for -inf: -inf - -inf would be NaN."""
+    return scalar("where", scalar("eq", m, const(-inf, m.dtype)), const(0, m.dtype), m)
+
+
+def exponential(t: Term, seen: Seen) -> Term:
+    """exp(s - m); a maximum of -inf counts as 0, so that all weights are 0 there."""
+    return scalar("exp", scalar("sub", t.args[0], settled(seen[0])))
+
+
+def rescaling(old: Seen, new: Seen) -> Term:
+    """The factor by which a greater maximum shrinks what was summed."""
+    return scalar("exp", scalar("sub", old[0], settled(new[0])))
+
+
+def _weighted(t: Term, seen: Seen) -> Term:
+    v, weight = t.args[1], t.data[2]
+    p = cast(v.dtype, cast(weight, exponential(t, seen)))
+    return p if v.head == "const" and const_value(v) == 1 else scalar("mul", p, v)
+
+
+def _rescaled(t: Term, state: Term, old: Seen, new: Seen) -> Term:
+    return scalar("mul", state, cast(state.dtype, rescaling(old, new)))
+
+
+def _unless_masked(t: Term, total: Term) -> Term:
+    """-inf - -inf is NaN in every weight of a row that is masked altogether."""
+    (largest,) = leaders(t)
+    nothing = scalar("eq", largest, const(-inf, largest.dtype))
+    return scalar("where", nothing, const(nan, total.dtype), total)
+
+
+# --- the place of an extreme ---------------------------------------------------------------------------------------------
+
+
+def nowhere(dtype: str) -> Term:
+    """The identity of a minimum of places."""
+    return const(REDUCTIONS["min"].identity(dtype), dtype)
+
+
+def _place(t: Term, seen: Seen) -> Term:
+    s, v = t.args
+    return scalar("where", scalar("eq", s, seen[0]), v, nowhere(v.dtype))
+
+
+def _place_kept(t: Term, state: Term, old: Seen, new: Seen) -> Term:
+    return scalar("where", scalar("eq", old[0], new[0]), state, nowhere(state.dtype))
+
+
+def _unless_nan(t: Term, place: Term) -> Term:
+    """The first NaN is the extreme of all, and nothing equals it."""
+    s, v = t.args
+    if not is_float(s.dtype):
+        return place
+    nothing = nowhere(v.dtype)
+    first = reduce("min", t.data[1], scalar("where", scalar("ne", s, s), v, nothing))
+    return scalar("where", scalar("ne", first, nothing), first, place)
+
+
+# --- squared deviations from the mean ------------------------------------------------------------------------------------
+
+
+def _mean(seen: Seen) -> Term:
+    return scalar("div", *seen)
+
+
+def _deviation(t: Term, seen: Seen) -> Term:
+    distance = scalar("sub", t.args[0], _mean(seen))
+    return scalar("mul", distance, distance)
+
+
+def _moved(t: Term, state: Term, old: Seen, new: Seen) -> Term:
+    """A mean that stays, of nothing or of what is infinite, corrects nothing: no NaN comes of 0/0 or of inf - inf."""
+    before, after, zero = _mean(old), _mean(new), const(0, old[0].dtype)
+    same = scalar("or", scalar("eq", old[1], zero), scalar("eq", before, after))
+    distance = scalar("where", same, zero, scalar("sub", before, after))
+    return scalar("add", state, scalar("mul", old[1], scalar("mul", distance, distance)))
+
+
+_ANY = ("float", "int", "uint", "bool")
+_FLOAT, _INT = ("float",), ("int", "uint")
+
+ONLINE: dict[str, Online] = {
+    row.name: row
+    for row in [
+        Online("softmax", "max", "sum", "softsum", (_FLOAT, _FLOAT), _weighted, _rescaled, _unless_masked, 4.0, 1.0),
+        Online("argmax", "max", "min", "argmax", (_ANY, _INT), _place, _place_kept, _unless_nan, 6.0),
+        Online("argmin", "min", "min", "argmin", (_ANY, _INT), _place, _place_kept, _unless_nan, 6.0),
+        Online("deviations", "sum", "sum", "deviations", (_FLOAT, _FLOAT), _deviation, _moved, lambda t, x: x, 3.0, counts=True),
+    ]
+}
