@@ -184,7 +184,8 @@ class Pool:
     def _beside(self, c: Candidate, made: Candidate) -> Candidate | None:
         """Both kernels as one, if each position of the first loads what the second makes there, and that is cheaper."""
         apart = not c.needs.intersection(e.number for e in made.produces) and not set(c.kernel.inputs) & set(made.kernel.inputs)
-        if apart or made.needs.intersection(e.number for e in c.produces) or not set(made.kernel.axes) <= set(c.kernel.axes):
+        waiting = made.needs.intersection(e.number for e in c.produces) or set(c.produces) & set(made.produces)
+        if apart or waiting or not set(made.kernel.axes) <= set(c.kernel.axes):
             return None
         produces, outputs = (*c.produces, *made.produces), (*c.kernel.outputs, *made.kernel.outputs)
         if any(o.axes != e.axes for e, o in zip(produces, outputs, strict=True)):

@@ -74,6 +74,16 @@ def test_what_a_kernel_made_by_rules_stores_is_fused_without_capture():
     assert boundary.seconds is None or boundary.seconds > 0
 
 
+def test_one_pass_sums_are_fused_with_their_neighbours():
+    def two(x, w):
+        y = jax.nn.softmax(x) @ w
+        return jax.nn.softmax(y) @ w
+
+    program = eqsat.optimize(two, shape(4096, 1024), shape(1024, 1024))
+    boundaries = program.explain(0.0).boundaries
+    assert any("softsum" in k.formula for k in program.kernels) and any(b.seconds is not None for b in boundaries)
+
+
 def test_tiers_say_what_is_given_up(explained):
     assert "the rounding of the inner product" in explained.tiers["reassociate"]
 

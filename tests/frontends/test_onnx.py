@@ -359,16 +359,93 @@ CONTRIB = {
 }
 
 
-@pytest.mark.parametrize("op", CONTRIB)
-def test_fused_operators_agree_with_onnx_runtime(op):
+ROIS = np.asarray([[0.5, 1, 7, 6], [-3, 2, 4, 20], [2, 2, 2.5, 9]], np.float32)
+BATCHES = np.asarray([0, 1, 0], np.int64)
+GRAMS = {
+    "min_gram_length": 1,
+    "max_gram_length": 2,
+    "max_skip_count": 1,
+    "ngram_counts": [0, 2],
+    "pool_int64s": [2, 5, 1, 2, 5, 1],
+}
+WORDS = np.asarray([[2, 5, 1, 2, 9, 5, 1], [1, 9, 2, 2, 2, 2, 5]], np.int64)
+CLASSIC = {
+    "regions of their own grids": ("RoiAlign", [f32(2, 3, 8, 9), ROIS, BATCHES], {"output_height": 2, "output_width": 3}),
+    "regions without half pixels": (
+        "RoiAlign",
+        [f32(2, 3, 8, 9), ROIS, BATCHES],
+        {"output_height": 3, "spatial_scale": 0.7, "coordinate_transformation_mode": "output_half_pixel"},
+    ),
+    "weighed n-grams": (
+        "TfIdfVectorizer",
+        [WORDS],
+        {**GRAMS, "mode": "TFIDF", "ngram_indexes": [1, 3, 0, 2], "weights": [0.5, 2.0, 3.0, 4.0]},
+    ),
+    "n-grams that occur": ("TfIdfVectorizer", [WORDS[1]], {**GRAMS, "mode": "IDF", "ngram_indexes": [0, 1, 2, 3]}),
+    "labels of numbers": (
+        "ai.onnx.ml::LabelEncoder",
+        [np.asarray([1.5, np.nan, 7.0], np.float32)],
+        {"keys_floats": [np.nan, 1.5], "values_int64s": [4, 5], "default_int64": -2},
+    ),
+    **{
+        f"trees, aggregate {kind}": (
+            "ai.onnx.ml::TreeEnsemble",
+            [np.vstack([f32(9, 3), [[np.nan, 0.5, np.nan]]]).astype(np.float32)],
+            {
+                "n_targets": 2,
+                "aggregate_function": kind,
+                "tree_roots": [0, 3],
+                "nodes_modes": numpy_helper.from_array(np.asarray([0, 0, 0, 0], np.uint8)),
+                "nodes_featureids": [0, 1, 2, 1],
+                "nodes_splits": numpy_helper.from_array(np.asarray([0.1, 0.5, -0.2, 0.0], np.float32)),
+                "nodes_truenodeids": [1, 0, 2, 4],
+                "nodes_trueleafs": [0, 1, 1, 1],
+                "nodes_falsenodeids": [2, 1, 3, 5],
+                "nodes_falseleafs": [0, 1, 1, 1],
+                "nodes_missing_value_tracks_true": [1, 0, 0, 0],
+                "leaf_targetids": [0, 1, 1, 0, 0, 1],
+                "leaf_weights": numpy_helper.from_array(np.asarray([1, 2, -4, 8, 16, -32], np.float32)),
+            },
+        )
+        for kind in (1, 2, 3)
+    },
+}
+
+
+@pytest.mark.parametrize("name", [*CONTRIB, *CLASSIC])
+def test_operators_agree_with_onnx_runtime(name):
     runtime = pytest.importorskip("onnxruntime")
-    arrays, attributes = CONTRIB[op]
+    op, arrays, attributes = CLASSIC.get(name) or (f"com.microsoft::{name}", *CONTRIB[name])
+    domain, _, op = op.rpartition("::")
     names = [f"in{n}" for n in range(len(arrays))]
-    inputs = [
-        value(n, np.shape(a), helper.np_dtype_to_tensor_dtype(np.asarray(a).dtype)) for n, a in zip(names, arrays, strict=True)
-    ]
-    made = model([helper.make_node(op, names, ["y"], domain="com.microsoft", **attributes)], inputs, [value("y", None)])
-    made.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    given = dict(zip(names, map(np.asarray, arrays), strict=True))
+    inputs = [value(n, a.shape, helper.np_dtype_to_tensor_dtype(a.dtype)) for n, a in given.items()]
+    dtype = I64 if "values_int64s" in attributes else F32
+    made = model([helper.make_node(op, names, ["y"], domain=domain, **attributes)], inputs, [value("y", None, dtype)])
+    if domain:
+        made.opset_import.append(helper.make_opsetid(domain, {"ai.onnx.ml": 5}.get(domain, 1)))
     session = runtime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
-    (wanted,) = session.run(None, {n: np.asarray(a) for n, a in zip(names, arrays, strict=True)})
-    np.testing.assert_allclose(Graph.from_onnx(made)(*arrays)["y"], wanted, rtol=1e-4, atol=1e-5)
+    (wanted,) = session.run(None, given)
+    bound = {"in1": given["in1"]} if op == "RoiAlign" else {}
+    got = Graph.from_onnx(made, constants=bound)(*(a for n, a in given.items() if n not in bound))["y"]
+    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("child", "said"), [(0, "trees required, got nodes that lead back to themselves"), (9, "nodes_truenodeids within")]
+)
+def test_trees_that_do_not_end_are_refused(child, said):
+    tensors = {
+        "nodes_modes": np.zeros(1, np.uint8),
+        "nodes_splits": np.zeros(1, np.float32),
+        "leaf_weights": np.ones(1, np.float32),
+    }
+    with pytest.raises(OnnxError, match=said):
+        node = helper.make_node(
+            "TreeEnsemble", ["x"], ["y"], domain="ai.onnx.ml", n_targets=1, tree_roots=[0], nodes_featureids=[0],
+            nodes_truenodeids=[child], nodes_trueleafs=[0], nodes_falsenodeids=[0], nodes_falseleafs=[1], leaf_targetids=[0],
+            **{name: numpy_helper.from_array(array) for name, array in tensors.items()},
+        )  # fmt: skip
+        made = model([node], [value("x", [2, 1])], [value("y", None)])
+        made.opset_import.append(helper.make_opsetid("ai.onnx.ml", 5))
+        Graph.from_onnx(made)

@@ -21,17 +21,12 @@ TABLE = Path(__file__).resolve().parents[2] / "docs" / "onnx-coverage.md"
 
 # Operators without meaning here, and why. Their tests must fail with an error that names them.
 MISSING = {
-    "DeformConv": "not yet",
     "ImageDecoder": "decodes files, no tensor program",
     "NonMaxSuppression": "the number of its results depends on values",
     "RegexFullMatch": "strings",
-    "RoiAlign": "not yet",
     "StringConcat": "strings",
     "StringNormalizer": "strings",
     "StringSplit": "strings",
-    "TfIdfVectorizer": "not yet",
-    "ai.onnx.ml::LabelEncoder": "maps between strings and numbers",
-    "ai.onnx.ml::TreeEnsemble": "not yet",
 }
 # Tests of operators that are there but need not agree.
 RANDOM = "draws random numbers, and ONNX leaves the generator open"

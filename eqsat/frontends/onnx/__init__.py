@@ -29,6 +29,7 @@ from eqsat.frontends.onnx import (  # noqa: F401  (each fills the table)
     elementwise,
     indexing,
     microsoft,
+    ml,
     normalization,
     pooling,
     quantization,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import jax.numpy as jnp
 import numpy as np
 
-from eqsat.frontends.onnx.table import Array, Node, op
+from eqsat.frontends.onnx.table import Array, Node, Unsupported, op
 
 
 @op("GridSample")
@@ -22,15 +23,7 @@ def grid_sample(node: Node, x: Array, grid: Array) -> Array:
         places.append(_bordered(node, at, size))
     if mode == "nearest":
         return _read(node, x, [jnp.round(p).astype(np.int32) for p in places])
-    taps = [_taps(p, mode) for p in places]
-    total = jnp.zeros((), x.dtype)
-    for choice in itertools.product(*taps):
-        weight = 1.0
-        for _, part in choice:
-            weight = weight * part
-        value = _read(node, x, [place for place, _ in choice])
-        total = total + value * jnp.expand_dims(jnp.asarray(weight), 1).astype(x.dtype)
-    return total
+    return _between(node, x, places, mode)
 
 
 def _taps(place: Array, mode: str) -> list[tuple[Array, Array]]:
@@ -80,3 +73,85 @@ def _read(node: Node, x: Array, places: list[Array]) -> Array:
     if node.get("padding_mode", "zeros") == "zeros":
         values = jnp.where(inside[..., None], values, jnp.zeros((), x.dtype))
     return jnp.moveaxis(values, -1, 1)
+
+
+@op("DeformConv")
+def deformable_convolution(
+    node: Node, x: Array, w: Array, offset: Array, b: Array | None = None, mask: Array | None = None
+) -> Array:
+    """A convolution whose taps are moved by `offset` [batch, group * tap * axis, *out], between pixels, and weighed by `mask`."""
+    if x.ndim != 4:
+        raise node.error(f"images of two axes required, got {x.ndim - 2}", Unsupported)
+    batch, kernel, out = x.shape[0], w.shape[2:], offset.shape[2:]
+    groups, parts, taps = node.get("group", 1), node.get("offset_group", 1), int(np.prod(kernel))
+    pads, strides, dilations = node.get("pads", [0] * 4), node.get("strides", [1, 1]), node.get("dilations", [1, 1])
+    moved = jnp.reshape(offset, (batch * parts, taps, 2, *out))
+    places = []
+    for d in range(2):
+        tap = np.indices(kernel)[d].reshape(-1, 1, 1) * dilations[d]
+        start = np.indices(out)[d] * strides[d] - pads[d]
+        places.append(moved[:, :, d] + (tap + start).astype(x.dtype))
+    pixels = jnp.reshape(x, (batch * parts, -1, *x.shape[2:]))
+    values = _between(node, pixels, places)  # [batch * part, channel, tap, *out]
+    if mask is not None:
+        values = values * jnp.reshape(mask, (batch * parts, 1, taps, *out))
+    values = jnp.reshape(values, (batch, groups, -1, taps, *out))
+    filters = jnp.reshape(w, (groups, w.shape[0] // groups, w.shape[1], taps))
+    result = jnp.reshape(jnp.einsum("ngckhw,gock->ngohw", values, filters), (batch, w.shape[0], *out))
+    return result if b is None else result + jnp.reshape(b, (-1, 1, 1))
+
+
+@op("RoiAlign")
+def roi_align(node: Node, x: Array, rois: Array, batches: Array) -> Array:
+    """Means, or maxima of weighed pixels, over a grid of points in each bin of each region [x1, y1, x2, y2] of an image."""
+    half = node.opset >= 16 and node.get("coordinate_transformation_mode", "half_pixel") == "half_pixel"
+    ratio, mode, bins = (
+        node.get("sampling_ratio", 0),
+        node.get("mode", "avg"),
+        (node.get("output_height", 1), node.get("output_width", 1)),
+    )
+    if not ratio and not isinstance(rois, np.ndarray):
+        raise node.importer.unknown(node, [1], [x, rois], "a sampling_ratio of 0 takes more points for larger regions")
+    xp = np if isinstance(rois, np.ndarray) else jnp
+    edges = rois * np.asarray(node.get("spatial_scale", 1.0), rois.dtype) - np.asarray(0.5 if half else 0, rois.dtype)
+    points, counts = [], []  # along y, then x: [region, bin, point], [region]
+    for d, (count, size) in enumerate(zip(bins, x.shape[2:], strict=True)):
+        start, stop = edges[:, 1 - d], edges[:, 3 - d]
+        extent = (stop - start if half else xp.maximum(stop - start, 1)) / count
+        per = np.full(len(rois), ratio) if ratio else np.ceil(np.asarray(extent)).astype(int)
+        steps = (np.arange(max(per.max(initial=1), 1)) + 0.5) / np.maximum(per, 1)[:, None]
+        place = start[:, None, None] + (np.arange(count)[:, None] + steps[:, None]).astype(rois.dtype) * extent[:, None, None]
+        used = np.arange(steps.shape[1]) < per[:, None]
+        inside = (place >= -1) & (place <= size) & used[:, None]
+        points.append((jnp.clip(place, 0, size - 1), inside, used))
+        counts.append(per)
+    (y, y_inside, y_used), (z, z_inside, z_used) = points
+    shape = (len(rois), *bins, y.shape[-1], z.shape[-1])
+    places = [jnp.broadcast_to(y[:, :, None, :, None], shape), jnp.broadcast_to(z[:, None, :, None, :], shape)]
+    inside = (y_inside[:, :, None, :, None] & z_inside[:, None, :, None, :])[:, None]
+    images = jnp.asarray(x)[batches]
+    if mode == "max":
+        return _greatest(node, images, places, inside, (y_used[:, :, None] & z_used[:, None])[:, None, None, None])
+    values = jnp.where(inside, _between(node, images, places), jnp.zeros((), x.dtype))
+    return values.sum((-2, -1)) / np.maximum(counts[0] * counts[1], 1).astype(x.dtype)[:, None, None, None]
+
+
+def _parts(node: Node, x: Array, places: list[Array], mode: str = "linear") -> list[Array]:
+    """The weighed pixels around a position."""
+    found = []
+    for choice in itertools.product(*[_taps(p, mode) for p in places]):
+        weight = functools.reduce(jnp.multiply, [part for _, part in choice])
+        found.append(_read(node, x, [place for place, _ in choice]) * jnp.expand_dims(weight, 1).astype(x.dtype))
+    return found
+
+
+def _between(node: Node, x: Array, places: list[Array], mode: str = "linear") -> Array:
+    """Values at positions between pixels, [batch, channel, *out]; pixels outside are zero or those of the border."""
+    return functools.reduce(jnp.add, _parts(node, x, places, mode))
+
+
+def _greatest(node: Node, x: Array, places: list[Array], inside: Array, used: Array) -> Array:
+    """The greatest weighed pixel, as ONNX takes it, not the greatest value between pixels; a region without points has zero."""
+    best = jnp.where(inside, functools.reduce(jnp.maximum, _parts(node, x, places)), jnp.zeros((), x.dtype))
+    best = jnp.where(used, best, -np.inf).max((-2, -1))
+    return jnp.where(used.any((-2, -1)), best, jnp.zeros((), x.dtype)).astype(x.dtype)
