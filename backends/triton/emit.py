@@ -415,7 +415,7 @@ class _Printer:
         options = []
         if s.a.dtype == "float32":
             options.append('input_precision="ieee"')  # full float32 products, not TF32
-        if s.out.dtype not in ("float32", "int32"):
+        if s.out.dtype != "float32":
             options.append(f"out_dtype=tl.{DTYPES[s.out.dtype].triton}")
         self.call(target, "tl.dot", [*operands, *acc, *options])
 
