@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
-import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
+from typing import Any
 
 from eqsat.tile import TileProgram
 
 from .compiler import capability, machine_code
+from .cycles import cycles
+from .machine import Instruction, disassemble
 
 REGISTERS = 65536  # 32-bit registers of a multiprocessor
 REGISTER_UNIT = 256  # registers a warp is given at a time
@@ -38,6 +37,15 @@ MULTIPROCESSORS = {
 
 
 @dataclass(frozen=True)
+class LoopReport:
+    """An innermost loop that loads or multiplies matrices."""
+
+    instructions: int
+    matrix_instructions: int
+    cycles: float  # of one pass by all programs that a multiprocessor holds; 0 if the card's rates are not known
+
+
+@dataclass(frozen=True)
 class StaticReport:
     """Resources and instructions of a kernel as compiled for one compute capability."""
 
@@ -53,6 +61,13 @@ class StaticReport:
     warps_resident: int  # per multiprocessor
     occupancy: float  # resident warps over the limit
     limited_by: str  # "registers", "shared memory", "warps" or "programs"
+    loops: tuple[LoopReport, ...] = ()  # in order
+    cycles: float = 0.0  # outside of these loops, as theirs
+
+    @property
+    def hot_loop(self) -> LoopReport | None:
+        """The shortest loop of those with the most matrix instructions."""
+        return max(self.loops, key=lambda loop: (loop.matrix_instructions, -loop.instructions), default=None)
 
     @property
     def spills(self) -> int:
@@ -71,54 +86,39 @@ _reports: dict[tuple[str, int], StaticReport] = {}
 
 
 def _report(source: str, program: TileProgram, cc: int) -> StaticReport:
-    compiled = machine_code(source, program, cc)
-    operations, resources = disassemble(compiled.asm["cubin"])
-    names = Counter(op.partition(".")[0] for op in operations)
-    shared = max(int(compiled.metadata.shared), resources.get("SHARED", 0))
-    warps, limit = resident_warps(cc, resources["REG"], shared, program.num_warps)
+    return report_of(machine_code(source, program, cc), cc)
+
+
+def report_of(compiled: Any, cc: int) -> StaticReport:
+    """The report of what Triton compiled for a compute capability."""
+    code, num_warps = disassemble(compiled.asm["cubin"]), compiled.metadata.num_warps
+    names = Counter(x.stem for x in code.instructions)
+    shared, registers = max(int(compiled.metadata.shared), code.resources.get("SHARED", 0)), code.resources["REG"]
+    warps, limit = resident_warps(cc, registers, shared, num_warps)
+    loops = [code.instructions[r.start : r.stop] for r in code.loops]
+    inside = {n for r in code.loops for n in r}
+    outside = [x for n, x in enumerate(code.instructions) if n not in inside]
     return StaticReport(
         cc=cc,
-        registers=resources["REG"],
+        registers=registers,
         spill_loads=names["LDL"],
         spill_stores=names["STL"],
-        stack_nbytes=resources.get("STACK", 0),
+        stack_nbytes=code.resources.get("STACK", 0),
         shared_nbytes=shared,
-        matrix_instructions=sum(n for name, n in names.items() if _MATRIX.fullmatch(name)),
-        widest_load_bits=max((load_bits(op) for op in operations), default=0),
-        instructions=len(operations),
+        matrix_instructions=sum(x.of_matrix_unit for x in code.instructions),
+        widest_load_bits=max(load_bits(x.name) for x in code.instructions),
+        instructions=len(code.instructions),
         warps_resident=warps,
         occupancy=warps / MULTIPROCESSORS[cc].warps if cc in MULTIPROCESSORS else 0.0,
         limited_by=limit,
+        loops=tuple(LoopReport(len(x), sum(i.of_matrix_unit for i in x), cycles(x, warps, cc)) for x in loops),
+        cycles=cycles(outside[: _end(outside)], warps, cc, repeats=False),
     )
 
 
-_MATRIX = re.compile(r"[HIDQF]MMA|[HIQ]GMMA|UTC\w*MMA")
-_INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)[^/]*;")
-
-
-def disassemble(cubin: bytes) -> tuple[list[str], dict[str, int]]:
-    """Operations of a cubin in order (LDG.E.128, ...), and its registers (REG), STACK, SHARED and LOCAL bytes."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.cubin"
-        path.write_bytes(cubin)
-        operations = _INSTRUCTION.findall(_tool("nvdisasm", "-c", str(path)))
-        usage = _tool("cuobjdump", "-res-usage", str(path))
-    resources = {key: int(value) for key, value in re.findall(r"(REG|STACK|SHARED|LOCAL):(\d+)", usage)}
-    if not operations or "REG" not in resources:
-        raise ValueError(f"no kernel found in a cubin of {len(cubin)} bytes")
-    return operations, resources
-
-
-def _tool(name: str, *arguments: str) -> str:
-    return subprocess.run([_tools() / name, *arguments], capture_output=True, text=True, check=True).stdout
-
-
-@lru_cache(maxsize=1)
-def _tools() -> Path:
-    """Triton's wheel carries the disassemblers."""
-    import triton
-
-    return Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+def _end(code: Sequence[Instruction]) -> int:
+    """How many instructions there are up to where every thread ends; what lies behind waits for barriers."""
+    return next((n + 1 for n, x in enumerate(code) if x.stem == "EXIT" and not x.predicate), len(code))
 
 
 def load_bits(operation: str) -> int:

@@ -560,6 +560,16 @@ def test_matmul_compiles_to_tensor_cores_and_wide_loads(cc: int) -> None:
     assert report is compile_report(emit(program), program, f"sm_{cc}"), "kept in memory"
 
 
+def test_the_hot_loop_is_that_of_the_product_and_its_cycles_are_no_less_than_the_matrix_unit_takes() -> None:
+    program = matmul(sizes=(512, 512, 4096), tile=64, num_stages=3)  # a short loop would be unrolled
+    for cc, rate in ((80, 1024), (90, 2048)):  # multiply-adds a cycle
+        report = compile_report(emit(program), program, cc)
+        assert report.hot_loop is not None and 20 < report.hot_loop.instructions < report.instructions
+        assert 0 < report.hot_loop.matrix_instructions <= report.matrix_instructions
+        resident = report.warps_resident // program.num_warps
+        assert report.hot_loop.cycles >= resident * 64**3 / rate
+
+
 def test_facts_of_the_report() -> None:
     assert load_bits("LDG.E.128") == load_bits("LDGSTS.E.BYPASS.128") == 128
     assert load_bits("LDG.E.U16.CONSTANT") == 16 and load_bits("LDG.E") == 32 and load_bits("LDS.128") == 0

@@ -1,0 +1,21 @@
+"""Our kernels beside hand-written ones of the same function: the compiler makes as little of ours, by its static report."""
+
+import pytest
+
+pytest.importorskip("triton")
+pytestmark = pytest.mark.slow
+
+from benchmarks.handwritten.compare import compared  # noqa: E402
+from benchmarks.handwritten.programs import PROGRAMS  # noqa: E402
+
+LOOP, TIME = 1.10, 1.05  # of the hand-written kernel's instructions in the hot loop, under the same tiles; of its estimated time
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("card", ["h100", "a100"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_ours_are_as_short_and_as_fast_as_those_written_by_hand(name, card):
+    found = compared(PROGRAMS[name], card)
+    assert found.ours.report.spills == 0
+    assert found.ours.instructions <= LOOP * found.same.instructions
+    assert found.ours.seconds <= TIME * found.theirs.seconds
