@@ -15,7 +15,7 @@ from eqsat.index import Axis, Index
 from eqsat.notation import Term, const_value
 from eqsat.scalars import REDUCTIONS, is_integer
 
-_NEGATED = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
+COMPARISONS = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
 
 
 @dataclass(frozen=True)
@@ -97,12 +97,12 @@ def positions_where(predicate: Term, axis: Axis, holds: bool) -> Limits:
         return positions_where(predicate.args[0], axis, not holds)
     if predicate.head == ("and" if holds else "or"):
         return positions_where(predicate.args[0], axis, holds) + positions_where(predicate.args[1], axis, holds)
-    if predicate.head not in _NEGATED:
+    if predicate.head not in COMPARISONS:
         return Limits()
     a, b = map(_affine, predicate.args)
     if a is None or b is None:
         return Limits()
-    match predicate.head if holds else _NEGATED[predicate.head]:
+    match predicate.head if holds else COMPARISONS[predicate.head]:
         case "ge":
             return _positive(a - b, axis)
         case "gt":

@@ -11,7 +11,7 @@ from __future__ import annotations
 import builtins
 import keyword
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 
 import ml_dtypes  # noqa: F401  registers bfloat16 and float8 with NumPy
 import numpy as np
@@ -23,8 +23,9 @@ from eqsat.online import ONLINE, exponential, leaders, rescaling, settled
 from eqsat.scalars import DTYPES, REDUCTIONS, SCALARS
 from eqsat.scans import scanned
 from eqsat.schedule import Schedule
+from eqsat.steady import Part, parts
 from eqsat.tile import Carry, Cast, Compute, Const, Dot, Load, Loop, Position, Reduce, Scan, Statement, Store, TileProgram, Value
-from eqsat.tiling import Guard, Tiling, identity_of
+from eqsat.tiling import Guard, Tiling, identity_of, is_mask, scaled
 
 WIDE = 2**31
 Roots = tuple[Term, ...]  # what an output is, and what says where it lies
@@ -252,9 +253,9 @@ class _Lowering:
     def _name(self, term: Term) -> str:
         if term in self.named:
             return self.named[term]
-        if _is_mask(term):
+        if is_mask(term):
             return "inside"
-        if term.head == "where" and _is_mask(term.args[0]) and term.args[1].head in SCALARS:
+        if term.head == "where" and is_mask(term.args[0]) and term.args[1].head in SCALARS:
             return self._name(term.args[1])
         return term.head
 
@@ -332,6 +333,9 @@ class _Lowering:
     def _fold_tile(self, name: str, axis: Axis, body: Term, scope: _Scope) -> Value:
         if self.tiling.tile(axis) == 1:
             return self.wide(body, scope)
+        if name == "max" and (found := scaled(body)):
+            part = self._fold_tile(name, axis, found[1], scope)
+            return self._compute(scope, "mul", self.wide(found[0], scope), part, name="largest")
         arg = self.wide(self.tiling.filled(name, axis, body), scope)
         if axis not in arg.axes:  # the same value at every position
             if name not in ("sum", "prod"):
@@ -385,18 +389,30 @@ class _Lowering:
         for inner in self.tiling.loop_reductions(term.args):
             if self._available(inner, scope):
                 self._remembered(inner, "raw", scope, self._raw)
-        group = self._group(term, scope)
-        inside = _Scope((a for t in group for a in t.args), scope, axis)
-        carries = [self._carry_reduce(t, inside) if t.head == "reduce" else self._carry_online(t, inside) for t in group]
-        bounds = (None, None) if inside.carries else self._bounds(group, scope)
-        body = tuple(inside.body)
-        scope.body.append(Loop(axis, (*carries, *inside.carries), body, *bounds, backward=bool(inside.backward)))
+        group = tuple(self._group(term, scope))
+        low, high = self._bounds(group, scope)
+        before: tuple[Term, ...] = ()
+        for part in parts(group, axis, self.tiling.tile(axis), low, high, partial(self.tiling.extreme, scope.open)):
+            self.starts |= {t: scope.memo[b, "raw"] for t, b in zip(part.terms, before, strict=False)}
+            self._loop_over(axis, part, scope)
+            before = part.terms
+        for t, b in zip(group, before, strict=True):
+            scope.memo[t, "raw"] = scope.memo[b, "raw"]
 
-    def _bounds(self, group: list[Term], scope: _Scope) -> tuple[Index | None, Index | None]:
+    def _loop_over(self, axis: Axis, part: Part, scope: _Scope) -> None:
+        inside = _Scope((a for t in part.terms for a in t.args), scope, axis)
+        carries = [self._carry_reduce(t, inside) if t.head == "reduce" else self._carry_online(t, inside) for t in part.terms]
+        bounds = (None, None) if inside.carries else self.tiling.stepped(axis, part.low, part.high)
+        loop = Loop(axis, (*carries, *inside.carries), tuple(inside.body), *bounds, backward=bool(inside.backward))
+        scope.body.append(loop)
+        if scope.parent is None:  # or what the next loop takes out of all of them could have one of these names
+            self.names.taken -= {v.name for v in loop.inner}
+
+    def _bounds(self, group: Iterable[Term], scope: _Scope) -> tuple[Index | None, Index | None]:
         """Between which positions a loop has something to add, for the first and last position of every tile around it."""
         limits = limits_of(group, self.tiling.kernel.hiding)
-        low = (self.tiling.extreme(b, scope.open, -1) for b in limits.low)
-        high = (self.tiling.extreme(b, scope.open, 1) for b in limits.high)
+        low = (self.tiling.extreme(scope.open, b, -1) for b in limits.low)
+        high = (self.tiling.extreme(scope.open, b, 1) for b in limits.high)
         return next((b for b in low if b is not None), None), next((b for b in high if b is not None), None)
 
     def _available(self, term: Term, scope: _Scope) -> bool:
@@ -476,8 +492,3 @@ def _stem(name: str) -> str:
     for ending in ("_kept", "_next", "_tile"):
         name = name.removesuffix(ending)
     return name
-
-
-def _is_mask(term: Term) -> bool:
-    """True for a position compared with an extent."""
-    return term.head == "lt" and term.args[0].head == "pos" and term.args[1].head == "const"

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf, nan
+from math import e, inf, log2, nan
 
 from eqsat.notation import Term, cast, const, const_value, reduce, scalar
 from eqsat.scalars import REDUCTIONS, is_float
 
+LOG2E = log2(e)
 Seen = tuple[Term, ...]  # the leaders of the positions seen so far, in the order of `leaders`
 
 
@@ -66,14 +67,23 @@ def settled(m: Term) -> Term:
     return scalar("where", scalar("eq", m, const(-inf, m.dtype)), const(0, m.dtype), m)
 
 
+def _relative(s: Term, m: Term) -> Term:
+    """exp(s - m), at most 1, as a power of two: one instruction on a GPU where what is below 1e-38 may be 0, as it may here.
+
+    The product is taken of the difference: of finite scores as large as masks have them it would overflow.
+    """
+    less = scalar("sub", s, settled(m))
+    return scalar("exp2", scalar("mul", less, const(LOG2E, s.dtype))) if s.dtype == "float32" else scalar("exp", less)
+
+
 def exponential(t: Term, seen: Seen) -> Term:
     """exp(s - m); a maximum of -inf counts as 0, so that all weights are 0 there."""
-    return scalar("exp", scalar("sub", t.args[0], settled(seen[0])))
+    return _relative(t.args[0], seen[0])
 
 
 def rescaling(old: Seen, new: Seen) -> Term:
     """The factor by which a greater maximum shrinks what was summed."""
-    return scalar("exp", scalar("sub", old[0], settled(new[0])))
+    return _relative(old[0], new[0])
 
 
 def _weighted(t: Term, seen: Seen) -> Term:

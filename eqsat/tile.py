@@ -188,6 +188,15 @@ class Loop:
     def bounds(self) -> tuple[Index, ...]:
         return tuple(b for b in (self.low, self.high) if b is not None)
 
+    @property
+    def inner(self) -> Iterator[Value]:
+        """Values that end with the loop."""
+        yield from (c.state for c in self.carries)
+        for s in self.body:
+            if isinstance(s, Loop):
+                yield from s.inner
+            yield from [c.final for c in s.carries] if isinstance(s, Loop) else [] if isinstance(s, Store) else [s.out]
+
 
 @dataclass(frozen=True)
 class Store:

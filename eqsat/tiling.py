@@ -9,18 +9,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from math import nan
+from math import inf, nan
 
 from numpy import iinfo
 
 from eqsat.index import Axis, Index
+from eqsat.maxima import replaceable
 from eqsat.notation import Kernel, Term, cast, const, const_value, pos, rebuild, reduce, scalar, substitute
 from eqsat.online import ONLINE, spelled
 from eqsat.ranges import range_of
 from eqsat.scalars import DTYPES, PART, REDUCTIONS, is_float
 from eqsat.scans import scanned
 from eqsat.schedule import Schedule
-from eqsat.tile import TileAxis, padded_range
+from eqsat.tile import TileAxis, of_starts, padded_range
 from eqsat.updates import in_place
 
 SMALLEST_DOT = 16  # the smallest tile that matrix instructions accept on every target
@@ -38,6 +39,7 @@ class Tiling:
         for axis, t in self.tiles.items():
             if t.role == "loop" and t.tile >= axis.extent:  # one tile needs no loop
                 self.tiles[axis] = TileAxis(axis, t.tile, "resident")
+        self._shown = replaceable(root for o in kernel.outputs for root in o.roots)
         self._prepared: dict[Term, Term] = {}
         self.outputs = tuple((o, tuple(map(self._prepare, o.roots))) for o in kernel.outputs if o.size)
 
@@ -100,7 +102,7 @@ class Tiling:
         """Distinct subterms of all that is stored, and of where."""
         return tuple(dict.fromkeys(t for _, roots in self.outputs for root in roots for t in root.walk()))
 
-    def extreme(self, index: Index, open_: frozenset[Axis], sign: int) -> Index | None:
+    def extreme(self, open_: frozenset[Axis], index: Index, sign: int) -> Index | None:
         """The least (sign -1) or greatest (1) value of an affine index over the tiles at hand, from their first positions.
 
         None if it depends on a loop that is not open, or on nothing.
@@ -115,6 +117,16 @@ class Tiling:
                 result += Index.of(axis) * coefficient
             result += max(0, sign * coefficient) * sign * (self.tile(axis) - 1)
         return result if result.axes else None
+
+    def stepped(self, axis: Axis, low: Index | None, high: Index | None) -> tuple[Index | None, Index | None]:
+        """The same limits of a loop at whole tiles of it, where they move by whole tiles."""
+        tile = self.tile(axis)
+
+        def moves(bound: Index) -> bool:
+            return all(c % tile == 0 for _, c in of_starts(bound, self.tiles).terms)
+
+        low = low - low.constant % tile if low is not None and moves(low) else low
+        return low, high + -high.constant % tile if high is not None and moves(high) else high
 
     # --- padding ---
 
@@ -194,13 +206,14 @@ class Tiling:
         """Equal term in which reductions are what tiles can do.
 
         A resident reduction takes over an output axis of the same extent and tile, so that x[i, r] and x[i, x1] are
-        one block; max and min get back the NaN that a tile's reduction may lose; online is spelled out where one
-        tile holds the whole axis; division of whole numbers is defined for every divisor.
+        one block; max and min get back the NaN that a tile's reduction may lose, unless the outputs show it anyway;
+        online is spelled out where one tile holds the whole axis; division of whole numbers is defined for every divisor.
         """
         done = self._prepared
         for t in term.walk():
             if t not in done:
-                done[t] = self._prepare_form(self._merge(rebuild(t, tuple(done[a] for a in t.args))))
+                merged = self._merge(rebuild(t, tuple(done[a] for a in t.args)))
+                done[t] = merged if t in self._shown else self._prepare_form(merged)
         return done[term]
 
     def _merge(self, term: Term) -> Term:
@@ -296,6 +309,23 @@ def identity_of(name: str, dtype: str) -> float | int | bool:
     return value % 2 ** (8 * row.nbytes) if row.kind == "uint" else value
 
 
+def scaled(term: Term) -> tuple[Term, Term] | None:
+    """A positive literal and what it multiplies, also behind a mask of -inf: a maximum may be taken before the product."""
+    match term.head:
+        case "mul":
+            for factor, rest in (term.args, term.args[::-1]):
+                if factor.head == "const" and 0 < const_value(factor) < inf and DTYPES[term.dtype].compute == term.dtype:
+                    return factor, rest
+        case "where":
+            predicate, *choices = term.args
+            for n in (0, 1):
+                found = scaled(choices[n])
+                if found and choices[1 - n].head == "const" and const_value(choices[1 - n]) == -inf:
+                    choices[n] = found[1]
+                    return found[0], scalar("where", predicate, *choices)
+    return None
+
+
 def _widened(term: Term) -> Term:
     compute = DTYPES[term.dtype].compute
     return const(const_value(term), compute) if term.head == "const" else cast(compute, term)
@@ -345,3 +375,8 @@ def _factors(term: Term) -> Iterator[Term]:
         yield from _factors(arg)
     if term.head != "mul":
         yield term
+
+
+def is_mask(term: Term) -> bool:
+    """True for a position compared with an extent."""
+    return term.head == "lt" and term.args[0].head == "pos" and term.args[1].head == "const"

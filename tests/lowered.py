@@ -154,25 +154,26 @@ def statements(program: TileProgram, form: type[Form]) -> list[Form]:
     return [s for s in program.statements() if isinstance(s, form)]
 
 
-def names(program: TileProgram) -> list[str]:
-    found: list[str] = []
-    for s in program.statements():
-        found += (
-            [v.name for c in s.carries for v in (c.state, c.final)]
-            if isinstance(s, Loop)
-            else [s.out.name]
-            if hasattr(s, "out")
-            else []
-        )
+def names(body: Sequence[Statement], seen: frozenset[str] = frozenset()) -> set[str]:
+    """The names of all values; those that are seen together differ, while loops side by side may use the same ones."""
+    found: set[str] = set()
+    for s in body:
+        own = [c.final.name for c in s.carries] if isinstance(s, Loop) else [s.out.name] if hasattr(s, "out") else []
+        if isinstance(s, Loop):
+            states = [c.state.name for c in s.carries]
+            assert len(set(states) - seen) == len(states), states
+            found |= names(s.body, seen | set(states)) | set(states)
+        assert len(set(own) - seen) == len(own), own
+        seen, found = seen | set(own), found | set(own)
     return found
 
 
 def check(kernel: Kernel, plan: Schedule, given: dict[Tensor, Array] | None = None, tolerance: float = 2e-5) -> TileProgram:
     """Lower, interpret and compare with the meaning of the terms; `given` are inputs that may not be random."""
     program = lower(kernel, plan)
-    found = names(program)
+    found = names(program.body)
     forbidden = {t.name for t in (*program.inputs, *program.outputs)} | {t.axis.name for t in program.axes}
-    assert len(set(found)) == len(found) and not forbidden & set(found) and all(n.isidentifier() for n in found)
+    assert not forbidden & found and all(n.isidentifier() for n in found)
     arrays = {t: random(t) for t in kernel.inputs} | (given or {})
     results = interpret(program, [arrays[t] for t in program.inputs])
     meaning = Meaning(kernel, arrays)

@@ -19,7 +19,7 @@ from eqsat.index import Axis, Index
 from eqsat.limits import limits_of
 from eqsat.lower import lower
 from eqsat.notation import Kernel, Tensor, Term, const, online, pos, reduce
-from eqsat.tile import Loop
+from eqsat.tile import Compute, Loop
 from eqsat.work import Work
 
 M, N = 45, 150
@@ -61,8 +61,8 @@ def test_masked_loops_agree_everywhere(name: str) -> None:
     mask, low, high = MASKS[name]
     kernel = attention(mask)
     program = check(kernel, schedule(kernel, x0=16, x1=16, r0="loop 16"))
-    (loop,) = statements(program, Loop)
-    assert (loop.low is not None, loop.high is not None) == (low is not None, high is not None)
+    loops = statements(program, Loop)
+    assert (loops[0].low is not None, loops[-1].high is not None) == (low is not None, high is not None)
     agree_with_one_tile(kernel, program, atol=1e-6)
 
 
@@ -81,6 +81,14 @@ def run_tiles_of(kernel: Kernel, arrays: list[Any]) -> Any:
     from eqsat.interpret import interpret
 
     return interpret(lower(kernel, schedule(kernel, x0=1, x1=16, r0="resident")), arrays)[0]
+
+
+def test_tiles_that_a_mask_shows_whole_compare_no_positions() -> None:
+    for name, masked in (("causal", 1), ("anti-causal", 0), ("window", 1), ("every other", None)):
+        kernel = attention(MASKS[name][0])
+        loops = statements(lower(kernel, schedule(kernel, x0=16, x1=16, r0="loop 16")), Loop)
+        compares = [any(isinstance(s, Compute) and s.op in ("ge", "gt") for s in loop.body) for loop in loops]
+        assert compares == ([n == masked for n in range(2)] if masked is not None else [True] * len(loops)), name
 
 
 def test_only_tiles_within_the_limits_are_read() -> None:
@@ -107,21 +115,21 @@ def test_weights_of_zero_bound_a_loop_where_they_may_hide_what_they_weigh(name: 
     mask, low, high = MASKS[name]
     kernel = weighted(mask, hiding=True)
     program = check(kernel, schedule(kernel, x0=16, x1=16, r0="loop 16"))
-    (loop,) = statements(program, Loop)
-    assert (loop.low is not None, loop.high is not None) == (low is not None, high is not None)
+    loops = statements(program, Loop)
+    assert (loops[0].low is not None, loops[-1].high is not None) == (low is not None, high is not None)
     agree_with_one_tile(kernel, program, atol=1e-3)  # of sums in the hundreds
 
 
 def test_weights_of_zero_bound_nothing_in_the_exact_tier() -> None:
     kernel = weighted(MASKS["causal"][0], hiding=False)
-    (loop,) = statements(check(kernel, schedule(kernel, x0=16, x1=16, r0="loop 16")), Loop)
-    assert loop.bounds == () and not Work(kernel).visited
+    loops = statements(check(kernel, schedule(kernel, x0=16, x1=16, r0="loop 16")), Loop)
+    assert loops[0].low is loops[-1].high is None and not Work(kernel).visited
     product = jax.ShapeDtypeStruct((512, 512), "float32")
     for numerics, hiding in (("exact", False), ("reassociate", True)):
         program = eqsat.optimize(lambda a, b: jnp.tril(a) @ b, product, product, numerics=numerics)
         (launch,) = program.launches
-        bounded = [bool(loop.bounds) for loop in statements(lower(launch.kernel, launch.schedule), Loop)]
-        assert bounded == [hiding]
+        loops = statements(lower(launch.kernel, launch.schedule), Loop)
+        assert (loops[-1].high is not None) == hiding
 
 
 def test_finite_masks_and_other_reductions_bound_nothing() -> None:
@@ -131,8 +139,8 @@ def test_finite_masks_and_other_reductions_bound_nothing() -> None:
     assert not limits_of([reduce("sum", R, op("where", mask, x, -inf))]).high
     assert not limits_of([reduce("max", R, op("where", mask, x, -inf)), reduce("sum", R, x)]).high
     kernel = attention(mask, -1e9)
-    (loop,) = statements(check(kernel, schedule(kernel, x0=16, x1=16, r0="loop 16")), Loop)
-    assert loop.bounds == ()
+    loops = statements(check(kernel, schedule(kernel, x0=16, x1=16, r0="loop 16")), Loop)
+    assert loops[0].low is loops[-1].high is None
 
 
 def test_rows_that_are_hidden_altogether_are_not_numbers() -> None:

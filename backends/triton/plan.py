@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import builtins
 import keyword
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from itertools import count
 
 from eqsat.index import Axis, Index
 from eqsat.scalars import SCALARS
@@ -152,13 +153,13 @@ class Plan:
             self.same[self.root(value)] = self.root(name)
 
     def _starts_as(self, carry: Carry) -> bool:
-        """Nothing but the loop reads the initial value: a constant, or the state of the loop around it."""
+        """Nothing but the loop reads the initial value: a constant, the state of the loop around it, what one before it left."""
         init = carry.init
         if len(self.readers[init]) != 1 or not _alike(init, carry.state):
             return False
         around = self.parents[self.place[carry.state][0]][0]
         body, position = self.place[init]
-        return body == around and (position == -1 or isinstance(self.definition.get(init), Const))
+        return body == around and (init not in self.definition or isinstance(self.definition[init], Const))
 
     def _ends_as(self, carry: Carry) -> bool:
         """No line after the one that computes the next value reads the state."""
@@ -195,20 +196,47 @@ class Plan:
         self.inside = {t.axis: self._fresh(f"in_{t.axis.name}") for t in program.axes}
         self.first, self.rows = self._fresh("first"), self._fresh("rows")
         self.name: dict[Value, str] = {}
+        self._bodies: dict[str, list[int]] = defaultdict(list)
+        families = Counter(map(self.root, self.place))
         for value in self.place:
             root = self.root(value)
             if root not in self.name:
-                self.name[root] = self._fresh(root.name)
+                body = self.place[root][0]
+                inside = body > 0 and families[root] == 1 and root in self.definition
+                self.name[root] = self._fresh_inside(root.name, body) if inside else self._fresh(root.name)
             self.name[value] = self.name[root]
         self.name |= {value: self.axis[axis] for value, axis in self.own.items()}
 
+    def _fresh_inside(self, base: str, body: int) -> str:
+        """A name for a value that lives in one body; another that lives in a body beside that may have it too."""
+        name = next(n for n in _numbered(base) if n not in self._taken or self._is_apart(n, body))
+        self._taken.add(name)
+        self._bodies[name].append(body)
+        return name
+
+    def _is_apart(self, name: str, body: int) -> bool:
+        """True if the name is used in bodies alone of which none holds this one or lies in it."""
+        used = self._bodies.get(name, ())
+        return bool(used) and all(b not in self._around(body) and body not in self._around(b) for b in used)
+
+    def _around(self, body: int) -> list[int]:
+        """A body and those that it lies in."""
+        found = []
+        while body >= 0:
+            found.append(body)
+            body = self.parents[body][0]
+        return found
+
     def _fresh(self, base: str) -> str:
-        base = identifier(base)
-        name, number = base, 1
-        while name in self._taken:
-            name, number = f"{base}_{number}", number + 1
+        name = next(n for n in _numbered(base) if n not in self._taken)
         self._taken.add(name)
         return name
+
+
+def _numbered(base: str) -> Iterator[str]:
+    base = identifier(base)
+    yield base
+    yield from (f"{base}_{n}" for n in count(1))
 
 
 def _alike(a: Value, b: Value) -> bool:
