@@ -48,7 +48,8 @@ def runner(kind: str = "Node") -> Iterator[tuple[str, Callable[[], None]]]:
 
 
 if __name__ == "__main__":
-    import sys, time, traceback
+    import sys
+    import time
 
     kinds, first, step = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     n = 0
