@@ -24,7 +24,7 @@ from eqsat.loads import digits_of, index_breakpoints, index_dtype, load_value, n
 from eqsat.maxima import replaceable
 from eqsat.notation import Stored, Tensor, Term, const_value, reduce, substitute
 from eqsat.online import spelled
-from eqsat.scalars import DTYPES, REDUCTIONS, is_float, is_integer
+from eqsat.scalars import DTYPES, REDUCTIONS, SCALARS, is_float, is_integer
 from eqsat.scans import Running, running
 from eqsat.ways import Convolution, Parts, otherwise
 
@@ -195,19 +195,21 @@ class Evaluator:
 
     def scalar(self, op: str, *args: Value) -> Value:
         axes = union(args)
-        return Value(self.ops.apply(op, *(self.align(a, axes) for a in args)), axes)
+        row = SCALARS.get(op)
+        whole = row is not None and row.arity == 2 and row.jax.startswith("lax.")  # which broadcasts nothing but scalars
+        return Value(self.ops.apply(op, *(self.align(a, axes, whole) for a in args)), axes)
 
     def cast(self, value: Value, source: str, target: str) -> Value:
         if self.dtype(source) == self.dtype(target):
             return value
         return Value(self.ops.apply("cast", value.array, self.dtype(target)), value.axes)
 
-    def align(self, value: Value, axes: tuple[Axis, ...]) -> Array:
-        """The array with its dimensions in the order of `axes`, of extent 1 where it does not vary."""
+    def align(self, value: Value, axes: tuple[Axis, ...], whole: bool = False) -> Array:
+        """The array with its dimensions in the order of `axes`, of extent 1 where it does not vary; leading ones if `whole`."""
         array = self.ordered(value, tuple(a for a in axes if a in value.axes))
         if value.axes == () or len(value.axes) == len(axes):
             return array
-        leading = next(i for i, a in enumerate(axes) if a in value.axes)
+        leading = 0 if whole else next(i for i, a in enumerate(axes) if a in value.axes)
         if leading + len(value.axes) == len(axes):  # trailing axes broadcast by themselves
             return array
         return self.ops.apply("reshape", array, tuple(a.extent if a in value.axes else 1 for a in axes[leading:]))

@@ -399,3 +399,32 @@ def test_pairs_that_xla_simplifies_keep_their_bits():
     program = eqsat.optimize(lambda x, y: [f(x, y) for f in PAIRS], x, y, numerics="exact")
     for n, (got, f) in enumerate(zip(program(x, y), PAIRS, strict=True)):
         np.testing.assert_array_equal(np.asarray(got), np.asarray(f(jnp.asarray(x), jnp.asarray(y))), f"pair {n}")
+
+
+@pytest.mark.parametrize("name", [name for name, op in SCALARS.items() if op.arity == 2])
+def test_operands_of_lower_rank_broadcast(name):
+    dtype = {"bool": "bool", "float": "float32", "int": "int32", "uint": "uint32"}[(SCALARS[name].kinds or ("float",))[0]]
+    x, y = Axis("x0", 2), Axis("x1", 3)
+    rows, row = Tensor("a", (2, 3), dtype), Tensor("b", (3,), dtype)
+    arrays = {rows: np.asarray([[3, 2, 5], [1, 4, 9]]).astype(dtype), row: np.asarray([1, 2, 1]).astype(dtype)}
+    term = scalar(name, load(rows, (I(x), I(y))), load(row, (I(y),)))
+    want = [evaluate(term, (x, y), {rows: arrays[rows][n : n + 1].repeat(2, 0), row: arrays[row]}, np)[0] for n in range(2)]
+    np.testing.assert_array_equal(evaluate(term, (x, y), arrays, jnp), want)
+    swapped = scalar(name, load(row, (I(y),)), load(rows, (I(x), I(y))))
+    np.testing.assert_array_equal(evaluate(swapped, (x, y), arrays, jnp), evaluate(swapped, (x, y), arrays, np))
+
+
+HELD = {
+    "product": (lambda x: lax.reduce_prod(x, (0,)), [300, 300, 0, 1], 0),
+    "products from the front": (lambda x: lax.cumprod(x), [300, 300, 0.5, 1], [300, np.inf, 45000, 45000]),
+    "sum": (lambda x: lax.reduce_sum(x, (0,)), [60000, 60000, -60000, -59008], 992),
+    "sums from the front": (lambda x: lax.cumsum(x), [60000, 60000, -60000, -59008], [60000, np.inf, 60000, 992]),
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_what_overflows_on_its_way_alone_stays_finite(name):
+    """The one departure of the exact tier from JAX's primitives, which round each step in an order of their own."""
+    function, values, want = HELD[name]
+    x = np.asarray(values, np.float16)
+    np.testing.assert_array_equal(eqsat.optimize(function, x, numerics="exact", time_limit=5.0)(x), np.asarray(want, np.float16))

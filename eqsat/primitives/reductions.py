@@ -14,7 +14,11 @@ _ROUNDING = ("sum", "prod")
 
 
 def accumulator(dtype: str) -> str:
-    """The dtype in which a sum of floats of `dtype` is held: rounding at each step would lose the sum."""
+    """The dtype in which a sum of floats of `dtype` is held: rounding at each step would lose the sum.
+
+    So a sum or product of 16 or 8 bits that overflows on its way, which JAX's own primitives may lead to an infinity or a NaN as
+    their order has it, has here the value of the whole, in every tier.
+    """
     return DTYPES[dtype].compute
 
 

@@ -79,16 +79,16 @@ def tree_ensemble(node: Node, x: Array) -> Array:
     own = np.arange(count, count + len(leaves))
     down = np.stack([np.concatenate([_children(node, side, count), own]) for side in ("false", "true")]).astype(np.int32)
     padded = {name: np.pad(value, (0, len(leaves))) for name, value in given.items()}
-    members = np.pad(_members(node, given["modes"]), ((0, len(leaves)), (0, 0)), constant_values=np.nan).astype(x.dtype)
-    tracks = np.pad(np.asarray(node.get("nodes_missing_value_tracks_true") or [0] * count, bool), (0, len(leaves)))
-    tables = [padded["featureids"].astype(np.int32), padded["modes"], padded["splits"].astype(x.dtype), members, tracks, *down]
-    features, modes, splits, passed, tracked, left, right = map(jnp.asarray, tables)
+    sets = np.pad(_members(node, given["modes"]), ((0, len(leaves)), (0, 0)), constant_values=np.nan).astype(x.dtype)
+    missing = np.pad(np.asarray(node.get("nodes_missing_value_tracks_true") or [0] * count, bool), (0, len(leaves)))
+    tables = [padded["featureids"].astype(np.int32), padded["modes"], padded["splits"].astype(x.dtype), sets, missing, *down]
+    features, modes, splits, members, tracks, left, right = map(jnp.asarray, tables)
     at = jnp.broadcast_to(np.asarray(node.get("tree_roots"), np.int32), (x.shape[0], len(node.get("tree_roots"))))
     for _ in range(_depth(node, down, count)):
         value, mode, split = jnp.take_along_axis(x, features[at], axis=1), modes[at], splits[at]
         tests = [value <= split, value < split, value >= split, value > split, value == split, value != split]
-        tests.append((value[..., None] == passed[at]).any(-1))
-        true = jnp.select([mode == n for n in range(len(tests))], tests) | (tracked[at] & jnp.isnan(value))
+        tests.append((value[..., None] == members[at]).any(-1))
+        true = jnp.select([mode == n for n in range(len(tests))], tests) | (tracks[at] & jnp.isnan(value))
         at = jnp.where(true, right[at], left[at])
     weights = jnp.asarray(leaves.astype(x.dtype))[at - count]
     targets = jnp.asarray(np.asarray(node.get("leaf_targetids"), np.int32))[at - count]
@@ -116,8 +116,7 @@ def _depth(node: Node, down: np.ndarray, count: int) -> int:
 
 def _members(node: Node, modes: np.ndarray) -> np.ndarray:
     """For each node the values that its test lets pass, filled up with NaN; in the attribute a NaN ends each list."""
-    values = node.get("membership_values")
-    lists: list[list[float]] = []
+    values, lists = node.get("membership_values"), list[list[float]]()
     for value in () if values is None else np.asarray(values):
         lists = lists or [[]]
         lists = [*lists, []] if np.isnan(value) else [*lists[:-1], [*lists[-1], value]]
