@@ -27,7 +27,16 @@ def attention_gradient(q, k, v, g):
     return jax.vjp(attention, q, k, v)[1](g)
 
 
+def int8_product(x, w, rows, columns):
+    total = jax.lax.dot_general(x, w, (((1,), (0,)), ((), ())), preferred_element_type=jnp.int32)
+    return (total.astype(jnp.float32) * rows[:, None] * columns).astype(jnp.bfloat16)
+
+
 PROGRAMS = {
+    "int8_product": (
+        int8_product,
+        (*shapes((1000, 1024), (1024, 4096), dtype="int8"), *shapes((1000,), (4096,), dtype="float32")),
+    ),
     "split_softmax": (lambda x: jax.nn.softmax(x, axis=-1), shapes((8, 262144), dtype="float32")),
     "attention_gradient": (attention_gradient, shapes(*[(12, 1024, 64)] * 4)),
     "softmax": (lambda x: jax.nn.softmax(x, axis=-1), shapes((512, 1000), dtype="float32")),
