@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -291,14 +293,15 @@ def test_a_descending_sort_is_stable():
 def test_everything_that_is_missing_is_named_at_once():
     text = module(
         "%0 = stablehlo.custom_call @mine(%a) : (tensor<2xf32>) -> tensor<2xf32>\n"
-        '%1 = "stablehlo.all_reduce"(%0) <{replica_groups = dense<[[0]]> : tensor<1x1xi64>}> ({\n'
-        "^bb0(%x: tensor<f32>, %y: tensor<f32>): %s = stablehlo.add %x, %y : tensor<f32>\n"
-        "stablehlo.return %s : tensor<f32> }) : (tensor<2xf32>) -> tensor<2xf32>\n"
+        '%1 = "stablehlo.collective_broadcast"(%0) <{replica_groups = dense<[[0]]> : tensor<1x1xi64>}> '
+        ": (tensor<2xf32>) -> tensor<2xf32>\n"
         "return %1 : tensor<2xf32>",
         "%a: tensor<2xf32>",
         "tensor<2xf32>",
     )
-    with pytest.raises(Unsupported, match="custom_call @mine, which only its own runtime can run; stablehlo.all_reduce"):
+    with pytest.raises(
+        Unsupported, match="custom_call @mine, which only its own runtime can run; stablehlo.collective_broadcast"
+    ):
         Graph.from_stablehlo(text)
 
 
@@ -334,3 +337,66 @@ FACTORISATIONS = {
 def test_calls_of_lapack_are_jaxs_own(name):
     fn, spec = FACTORISATIONS[name]
     round_trip(fn, spec)
+
+
+# --- several devices --------------------------------------------------------------------------------------------
+
+
+def reduced(groups: str = "[[0]]", partitions: int = 1) -> str:
+    text = module(
+        f'%1 = "stablehlo.all_reduce"(%a) <{{replica_groups = dense<{groups}> : tensor<1x{groups.count(",") + 1}xi64>}}> ({{\n'
+        "^bb0(%x: tensor<f32>, %y: tensor<f32>): %s = stablehlo.add %x, %y : tensor<f32>\n"
+        "stablehlo.return %s : tensor<f32> }) : (tensor<2xf32>) -> tensor<2xf32>\n"
+        "return %1 : tensor<2xf32>",
+        "%a: tensor<2xf32>",
+        "tensor<2xf32>",
+    )
+    return f"module attributes {{mhlo.num_partitions = {partitions} : i32}} {{\n{text}\n}}"
+
+
+def test_a_collective_of_one_device_changes_nothing():
+    np.testing.assert_array_equal(run(reduced(), np.asarray([1, 2], "f4")), [1, 2])
+
+
+def test_a_collective_of_devices_that_nothing_describes_is_refused():
+    with pytest.raises(Unsupported, match="a manual computation around it required"):
+        Graph.from_stablehlo(reduced("[[0, 1]]", 2))
+
+
+DEVICES = """
+import os, sys
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+import jax, jax.numpy as jnp, numpy as np
+from jax import lax
+from jax.sharding import Mesh, PartitionSpec as P
+import eqsat
+
+X = np.arange(32, dtype=np.float32).reshape(8, 4)
+line, square = (Mesh(np.asarray(jax.devices()).reshape(s), tuple("ab"[: len(s)])) for s in ((4,), (2, 2)))
+
+def one(x):
+    twice = jnp.concatenate([x, x])
+    ring = [(n, (n + 1) % 4) for n in range(4)]
+    return (lax.psum(x, "a"), lax.pmax(x, "a"), lax.all_gather(x, "a"), lax.ppermute(x, "a", ring[:3]),
+            x + lax.axis_index("a"), lax.all_to_all(twice, "a", 0, 1, tiled=True), lax.psum_scatter(twice, "a", tiled=True))
+
+def two(x):
+    whole = lax.psum(x, ("a", "b"))
+    return lax.psum(x, "a"), lax.pmin(x, "b"), lax.all_gather(x, "a", tiled=True), x - lax.axis_index("b"), whole
+
+ONE = (P(), P(), *[P("a")] * 5)
+TWO = (P(None, "b"), P("a"), P(None, "b"), P("a", "b"), P())
+part, mesh, given, made = {"line": (one, line, P("a"), ONE), "square": (two, square, P("a", "b"), TWO)}[sys.argv[1]]
+whole = jax.jit(jax.shard_map(part, mesh=mesh, in_specs=given, out_specs=made, check_vma=False))
+graph = eqsat.Graph.from_stablehlo(jax.export.export(whole)(X))
+run = eqsat.optimize(graph, numerics="exact") if part is one else jax.jit(lambda x: graph(x))
+for got, want in zip(run(X), whole(X), strict=True):
+    np.testing.assert_array_equal(got, want)
+print("agree")
+"""
+
+
+@pytest.mark.parametrize("mesh", [pytest.param("line", marks=pytest.mark.nightly), "square"])
+def test_manual_computations_run_on_the_devices_of_their_mesh(mesh):
+    done = subprocess.run([sys.executable, "-c", DEVICES, mesh], capture_output=True, text=True)
+    assert done.stdout.strip() == "agree", done.stderr

@@ -18,6 +18,7 @@ from eqsat import names
 from eqsat.frontends.errors import well_formed
 from eqsat.frontends.labels import Mark, labelled
 from eqsat.frontends.stablehlo import (  # noqa: F401  (each fills the table)
+    collectives,
     contractions,
     control,
     elementwise,
@@ -39,7 +40,7 @@ def read(source: Any, *, shapes: Mapping[str, Any] | None = None) -> Graph:
     shapes: shapes (or arrays that have them) of the arguments whose dimensions the module leaves open, by name or position.
 
     Raises `StablehloError`, a ValueError, for a module that is malformed; its subclass `Unsupported` names everything that has
-    no meaning here: custom calls other than LAPACK's, collectives, quantised types.
+    no meaning here: custom calls other than LAPACK's, collectives over other groups than a mesh's axes, quantised types.
     """
     module, file = modules.load(source)
     name = file or _name(module)

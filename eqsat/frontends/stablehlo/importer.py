@@ -19,14 +19,15 @@ from eqsat.graph import Source
 DEEPEST = 64  # functions and regions within each other
 MOST = 1_000_000  # operations, once calls are inlined
 
-RETURNS = ("func.return", "stablehlo.return")
+RETURNS = ("func.return", "stablehlo.return", "sdy.return")
 
 
 class Importer:
     """Evaluates functions of one module."""
 
     def __init__(self, module: Any, name: str) -> None:
-        self.name = name
+        self.module, self.name = module, name
+        self.mesh: Any = None  # that of the manual computation around
         self.functions = {ir.StringAttr(f.attributes["sym_name"]).value: f for f in functions(module)}
         self.trail: list[tuple[Source | None, Array]] = []  # what the traced function itself computes, with its line
         self._constants: dict[Any, Array] = {}
