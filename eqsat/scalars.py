@@ -51,6 +51,9 @@ def _dtypes() -> dict[str, DType]:
 DTYPES: dict[str, DType] = _dtypes()
 
 
+WITHOUT_INFINITIES = ("float8_e4m3fn",)
+
+
 def element_nbytes(dtype: str) -> int:
     """Bytes of one element, also of what only calls of JAX work on: complex numbers, four-bit integers, random keys."""
     if dtype in DTYPES:
@@ -235,7 +238,8 @@ class Reduction:
             all_ones = int(np.iinfo(dtype).max) if kind == "uint" else -1
             return True if kind == "bool" else 1.0 if kind == "float" else 1 if self.name == "prod" else all_ones
         if kind == "float":
-            return float("-inf") if self.name == "max" else float("inf")
+            most = float(jnp.finfo(dtype).max) if dtype in WITHOUT_INFINITIES else float("inf")
+            return -most if self.name == "max" else most
         if kind == "bool":
             return self.name == "min"
         info = np.iinfo(dtype)

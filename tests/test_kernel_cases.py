@@ -58,6 +58,20 @@ def test_whole_numbers_divide_by_zero_as_in_jax(dtype, way):
         np.testing.assert_array_equal(through(way, f, a, b)[0], f(a, b))
 
 
+@pytest.mark.parametrize("way", INTERPRETERS)
+def test_the_least_number_of_a_dtype_without_infinities_is_finite(way):
+    x = np.array([[-3, -448, -2, -7, -5], [-448] * 5, [1, -2, 7, 0, -1]]).astype(ml_dtypes.float8_e4m3fn)
+    for f in (jnp.max, jnp.argmax):
+        np.testing.assert_array_equal(through(way, lambda x, f=f: f(x, 1), x)[0], f(jnp.asarray(x), 1))
+
+
+@pytest.mark.parametrize("way", INTERPRETERS)
+def test_numbers_have_the_dtype_of_what_they_meet(way):
+    x = np.array([1, 3, 200, 255], np.uint8)
+    for f in (lambda x: x // 3, lambda x: x % 3, lambda x: x << 3, lambda x: x >> 3):
+        np.testing.assert_array_equal(through(way, f, x)[0], f(jnp.asarray(x)))
+
+
 # --- sizes that are no tile -----------------------------------------------------------------------------------------------
 
 

@@ -127,10 +127,15 @@ class Printer:
 
     def _compute(self, s: Compute) -> list[str]:
         axes = self._order(s.out, s.args)
-        args = [self._aligned(a, axes) for a in s.args]
+        args = [self._operand(s.op, a, axes) for a in s.args]
         if set(axes) != {axis for a in s.args for axis in a.axes}:
             args[-1] = self._broadcast(s.args[-1], axes)
         return self._assign(s.out, SCALARS[s.op].jax.format(*args), axes)
+
+    def _operand(self, op: str, value: Value, axes: tuple[Axis, ...]) -> str:
+        """An operand; functions of lax give a literal no dtype of what it meets."""
+        text = self._aligned(value, axes)
+        return f"{dtype_name(value.dtype)}({text})" if value in self._inline and SCALARS[op].jax.startswith("lax.") else text
 
     def _cast(self, s: Cast) -> list[str]:
         axes = self._order(s.out, (s.arg,))
