@@ -1,11 +1,13 @@
 """PyTorch programs run by eqsat: the backend "eqsat" of `torch.compile`.
 
 Each graph that torch traces, forward or backward, is optimised for the sizes it is called with and runs on arrays that share
-memory with torch's tensors where both allow it. The program is optimised at the first call with new sizes.
+memory with torch's tensors where both allow it. The program is optimised at the first call with new sizes. A call whose tensors
+overlap otherwise than those of the first runs as torch would run it.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,7 +42,30 @@ def eqsat(module: Any, example_inputs: Sequence[Any], options: Mapping[str, Any]
         missing(graph, "torch.compile")
         return Compiled(graph, given).boxed()
 
-    return aot_autograd(fw_compiler=compiler, bw_compiler=compiler, decompositions=decompositions())(module, example_inputs)
+    fast = aot_autograd(fw_compiler=compiler, bw_compiler=compiler, decompositions=decompositions())(module, example_inputs)
+    first: list[Any] = []  # the overlaps that torch traced for: it compares neither them nor the order of writes in later calls
+
+    def run(*args: Any) -> Any:
+        first[:] = first or [overlaps(args)]
+        return fast(*args) if overlaps(args) == first[0] else module(*args)
+
+    return run
+
+
+def overlaps(args: Sequence[Any]) -> set[tuple[int, int]]:
+    """Pairs of arguments, by position, that may have elements in common."""
+    stored: dict[Any, list[tuple[int, int, int]]] = {}
+    for n, a in enumerate(args):
+        if isinstance(a, torch.Tensor) and a.layout == torch.strided and a.numel():
+            extent = 1 + sum((size - 1) * stride for size, stride in zip(a.shape, a.stride(), strict=True))
+            start = a.storage_offset() * a.element_size()
+            stored.setdefault(a.untyped_storage()._cdata, []).append((n, start, start + extent * a.element_size()))
+    return {
+        (n, m)
+        for places in stored.values()
+        for (n, start, stop), (m, begin, end) in itertools.combinations(places, 2)
+        if start < end and begin < stop
+    }
 
 
 @dataclass(eq=False)

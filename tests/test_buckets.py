@@ -186,6 +186,14 @@ def test_sizes_of_a_bucket_share_a_program_and_the_report_says_how_many_there_ca
 
 
 @pytest.mark.nightly
+def test_a_size_that_equals_a_fixed_one_stays_apart():
+    fast = eqsat.jit(lambda x, w: x @ w, shapes=("b, 6", None), buckets={"b": [6]})
+    for b in (6, 4, 1):
+        np.testing.assert_allclose(fast(floats(b, 6), W), floats(b, 6) @ W, rtol=1e-5, atol=1e-6)
+    assert len(fast.programs) == 1
+
+
+@pytest.mark.nightly
 def test_under_a_transformation_sizes_are_as_they_are():
     fast = eqsat.jit(scaled, shapes=(XS, None, None), buckets={"b": [4], "s": [8]}, time_limit=5.0)
     gradient = jax.grad(lambda w: fast(X, w, 2.0).sum())(W)

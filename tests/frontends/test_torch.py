@@ -151,6 +151,16 @@ def test_dynamic_sizes_are_those_of_the_example():
     assert Graph.from_torch(program).outputs[0].shape == (2, 3)
 
 
+def test_a_batch_that_equals_a_fixed_size_when_it_is_traced_stays_open():
+    module = torch.nn.Linear(8, 8)
+    program = torch.export.export(module, (torch.ones(8, 8),), dynamic_shapes={"input": {0: torch.export.Dim("batch")}})
+    for batch in (5, 8, 1):
+        x = torch.randn(batch, 8)
+        same(Graph.from_torch(program, (x,))(x.numpy()), module(x), 1e-5)
+    with pytest.raises(TypeError, match="'8'] required, got"):
+        Graph.from_torch(program, (torch.randn(5, 7),))
+
+
 # --- writes -----------------------------------------------------------------------------------------------------
 
 

@@ -76,6 +76,29 @@ def test_writes_take_effect_and_results_are_memory_of_their_own():
     assert torch.equal(x, before) and torch.equal(b, before)
 
 
+def test_an_input_that_is_written_to_may_be_another_input_in_the_next_call():
+    def step(a: Any, b: Any) -> Any:
+        a.add_(1)
+        return a + b
+
+    fast = compiled(step)
+    a, b, t = torch.zeros(3), torch.ones(3), torch.ones(3)
+    torch.testing.assert_close((fast(a, b), a, b), (torch.full((3,), 2.0), torch.ones(3), torch.ones(3)))
+    torch.testing.assert_close((fast(t, t), t), (torch.full((3,), 4.0), torch.full((3,), 2.0)))
+    torch.testing.assert_close((fast(t, b), t, b), (torch.full((3,), 4.0), torch.full((3,), 3.0), torch.ones(3)))
+
+
+def test_overlapping_parts_of_one_tensor_are_written_and_read_as_in_eager():
+    def step(a: Any, b: Any) -> Any:
+        a.mul_(2)
+        return a + b
+
+    fast = compiled(step)
+    for first, second in ((slice(0, 4), slice(4, 8)), (slice(0, 4), slice(2, 6)), (slice(2, 6), slice(2, 6))):
+        ours, theirs = torch.arange(8.0), torch.arange(8.0)
+        torch.testing.assert_close((fast(ours[first], ours[second]), ours), (step(theirs[first], theirs[second]), theirs))
+
+
 def test_integers_and_strided_inputs_keep_their_values():
     def look(x: Any, places: Any) -> Any:
         return x.T[places], places + (1 << 40), x.T.sum(0)
