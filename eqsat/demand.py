@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from eqsat.index import Axis
 from eqsat.notation import Term
+from eqsat.online import finds_place
 from eqsat.scalars import DTYPES, SCALARS
 from eqsat.traversal import Visited
 from eqsat.work import Contraction, Work
@@ -60,7 +61,8 @@ def demand(work: Work) -> Demand:
             if t.head in SCALARS and len(t.args) > 1:
                 widest += sum(not outputs & ~mask(a.axes) for a in t.args) > 1
     made = {c.term: mask(c.term.axes) for c in work.contractions}
-    folded = [mask(t.args[0].axes) for t in work.kernel.terms if t.bound is not None and t not in made] if made else []
+    folds = (t for t in work.kernel.terms if t.bound is not None and t not in made) if made else ()
+    folded = [mask(t.args[0].axes) for t in folds for _ in range(2 if finds_place(t) else 1)]  # NaN has a place of its own
     return Demand(
         tuple(sorted((unit, mask(scope), passes, n) for (scope, unit, passes), n in work.work.items())),
         tuple(sorted((mask(r.scope), r.passes, r.element_nbytes) for r in work.reads)),

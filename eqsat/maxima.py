@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from eqsat.index import Axis, Index
 from eqsat.notation import Term, substitute
+from eqsat.online import finds_place
 from eqsat.scalars import SCALARS, is_float
 
 HIDING = ("pow", "where")  # NaN to the power of 0 is 1
@@ -62,7 +63,7 @@ def _fate(t: Term, fate: dict[Term, Fate], score: Axis | None) -> Fate:
     args = [fate[a] for a in t.args]
     along: frozenset[Axis] = frozenset() if score is None else frozenset({score})
     everywhere = False
-    if t.head in ("reduce", "online") and t.bound is not None and t.data[0] not in ("max", "min", "argmax", "argmin"):
+    if t.head in ("reduce", "online") and t.bound is not None and t.data[0] not in ("max", "min") and not finds_place(t):
         everywhere = is_float(t.dtype) and any(a.everywhere or t.bound in a.along for a in args)
     elif t.head == "cast" or (t.head in SCALARS and t.head not in HIDING):
         everywhere = is_float(t.dtype) and any(a.everywhere for a in args)

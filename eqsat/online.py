@@ -130,6 +130,11 @@ def _unless_nan(t: Term, place: Term) -> Term:
     return scalar("where", scalar("ne", first, nothing), first, place)
 
 
+def finds_place(t: Term) -> bool:
+    """True for the place of an extreme."""
+    return t.head == "online" and not ONLINE[t.data[0]].rounds
+
+
 # --- squared deviations from the mean ------------------------------------------------------------------------------------
 
 

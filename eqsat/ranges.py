@@ -16,6 +16,7 @@ import numpy as np
 
 from eqsat.arrays import NUMPY
 from eqsat.notation import Stored, Term, const_value
+from eqsat.online import finds_place
 from eqsat.scalars import DTYPES, SCALARS, is_float
 
 INF = math.inf
@@ -85,7 +86,7 @@ def _unrounded(t: Term) -> Range:
             return _reduce(t)
         case "online":
             inner = range_of(t.args[1])
-            if t.data[0] in ("argmax", "argmin"):
+            if finds_place(t):
                 return inner
             return Range(0.0 if inner.low >= 0 else -INF, 0.0 if inner.high <= 0 else INF, False)
         case "where":

@@ -102,7 +102,7 @@ class Canonical:
         level = max(self.level(a, frozenset([placeholder])) for a in args)
         name = Axis(f"r{level}", axis.extent)
         closed = tuple(substitute(a, {placeholder: Index.of(name)}) for a in args)
-        data = (term.data[0], name) if term.head == "reduce" else (name, *term.data[1:])
+        data = (term.data[0], name, *term.data[2:])
         return Term(term.head, closed, data, term.dtype)
 
     def level(self, term: Term, wanted: frozenset[Axis]) -> int:

@@ -62,7 +62,7 @@ def specs(name, *sizes):
     return [jax.ShapeDtypeStruct(tuple(shape), dtype) for dtype, *shape in PROGRAMS[name][1](*sizes)]
 
 
-LONG = {"scales on the weights", "activations rounded"}
+LONG = {"scales on the weights", "scales on the result", "activations rounded"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.nightly] if n in LONG else []) for n in PROGRAMS])

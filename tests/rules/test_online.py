@@ -9,6 +9,7 @@ import pytest
 
 import eqsat
 from eqsat.engines import engine
+from eqsat.lower import lower
 from eqsat.work import Work
 
 LONG = jax.ShapeDtypeStruct((4096, 50304), "float32")
@@ -44,6 +45,23 @@ def test_greedy_decoding_stores_no_logits():
     x, w = jax.ShapeDtypeStruct((4096, 768), "bfloat16"), jax.ShapeDtypeStruct((768, 50304), "bfloat16")
     program = eqsat.optimize(lambda x, w: jnp.argmax(x @ w, -1), x, w)
     assert program.cost.nbytes < 1.1 * (x.size + w.size) * 2
+
+
+def test_the_product_of_greedy_decoding_fits_the_registers():
+    triton = pytest.importorskip("eqsat.backends.triton")
+    x, w = jax.ShapeDtypeStruct((1024, 256), "bfloat16"), jax.ShapeDtypeStruct((256, 50304), "bfloat16")
+    planned = kernels(lambda x, w: jnp.argmax(x @ w, -1), x, w)[0]
+    tiles = lower(planned.kernel, planned.schedule)
+    report = triton.compile_report(triton.emit(tiles), tiles, 90)
+    assert report.spills == 0 and report.matrix_instructions > 0
+
+
+def test_what_lies_between_two_kernels_is_explained():
+    """Kernels are joined there whose bound axes need new names."""
+    program = eqsat.optimize(lambda x: jnp.argmax(x, -1), jax.ShapeDtypeStruct((4, 50304), "float32"))
+    explanation = program.explain(30.0)
+    assert len(program.launches) == 2 and len(explanation.boundaries) == 2
+    assert explanation.needed == ("argmax_in_one_pass_float",)
 
 
 def test_the_next_token_and_its_probability_take_one_pass():
