@@ -517,7 +517,7 @@ def kernels(draw: st.DrawFn) -> Kernel:
     tensors = [Tensor(name, (draw(EXTENTS), draw(EXTENTS)), F32) for name in "ab"]
 
     def term(depth: int, axes: list[Axis], level: int) -> Term:
-        form = draw(st.sampled_from(["load", "op", "op", "reduce", "online"])) if depth else "load"
+        form = draw(st.sampled_from(["load", "op", "op", "reduce", "online", "deviations"])) if depth else "load"
         if form == "load":
             index = [Index.of(draw(st.sampled_from(axes))) + draw(st.integers(-1, 2)) for _ in range(2)]
             return load(draw(st.sampled_from(tensors)), index)
@@ -528,6 +528,8 @@ def kernels(draw: st.DrawFn) -> Kernel:
         inner = [*axes, r[level]]
         if form == "online":
             return online(r[level], term(depth - 1, inner, level - 1), term(depth - 1, inner, level - 1), F32)
+        if form == "deviations":
+            return online(r[level], term(depth - 1, inner, level - 1), const(1, F32), F32, form)
         return reduce(draw(st.sampled_from(["sum", "max", "min"])), r[level], term(depth - 1, inner, level - 1))
 
     shape = (x[0].extent, x[1].extent)
