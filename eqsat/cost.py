@@ -23,6 +23,8 @@ from eqsat.traversal import Traversals
 from eqsat.work import Work
 
 OVERLAP_LOSS = 0.1
+ALONE_LOSS = 0.4  # and of units that compute, where too few warps are resident for one to compute while another waits
+ENOUGH_WARPS = 16.0
 REGISTER_NBYTES = 256 * 1024  # of one multiprocessor
 COMPUTED = 0.85  # of a contraction's rate, per operand that is computed in registers instead of copied to shared memory
 MISS = 0.3  # share of repeated reads that leave L2 when the working set exceeds it
@@ -132,7 +134,17 @@ class _Pricing:
         stack = np.stack(list(terms.values()))
         top = stack.max(0)
         seconds = d.launch_seconds + top + OVERLAP_LOSS * (stack.sum(0) - top)
-        return np.where(self.fits(), seconds, np.inf), list(terms), stack
+        most = stack[2:].max(0)
+        rest = stack[2:].sum(0) - most  # of the units that compute; a little fits between the instructions of the busiest
+        seconds = seconds + ALONE_LOSS * self.alone * np.maximum(0.0, rest - most / 4)
+        return np.where(self.fits, seconds, np.inf), list(terms), stack
+
+    @property
+    def alone(self) -> np.ndarray:
+        """How far the warps of a multiprocessor are from enough for one to compute while another waits; 0: enough."""
+        resident = np.maximum(1.0, np.floor(REGISTER_NBYTES * 0.9 / np.maximum(self.registers, 1.0)))
+        resident = np.minimum(resident, np.maximum(1.0, np.ceil(self.over.programs / self.device.multiprocessors)))
+        return np.maximum(0.0, 1.0 - resident * self.over.warps / ENOUGH_WARPS)
 
     def executed(self, scope: int, passes: int) -> np.ndarray:
         return self.over.executed(scope, passes, self.asked.visited)
@@ -170,28 +182,46 @@ class _Pricing:
                 total = total + self.executed(scope, passes) * operations
         return total / rate
 
-    def fits(self) -> np.ndarray:
-        """Registers for what is alive at once, shared memory for the operands of contractions."""
+    @cached_property
+    def operand_nbytes(self) -> np.ndarray:
+        """Operands of contractions, each once."""
+        block, nothing = self.over.block, 0.0 * self.over.one
+        sides = ((c, (block(c.rows | c.k) + block(c.columns | c.k)) * DTYPES[c.dtype].nbytes) for c in self.asked.products)
+        return sum((c.products * nbytes for c, nbytes in sides), start=nothing)
+
+    @cached_property
+    def shared_nbytes(self) -> np.ndarray:
+        """Operands in shared memory: those that a loop loads once for each stage."""
+        total = self.operand_nbytes
+        for c in self.asked.products:
+            for scope in c.loaded:
+                more = self.over.copies(scope) - 1
+                total = total + more * c.products * self.over.block(scope) * DTYPES[c.dtype].nbytes
+        return total
+
+    @cached_property
+    def registers(self) -> np.ndarray:
+        """Bytes of registers that a program needs for what is alive at once."""
         asked, block, nothing = self.asked, self.over.block, 0.0 * self.over.one
         accumulators = sum((block(scope) * 4 for scope in asked.accumulators), start=nothing)
         largest = np.max([nothing, *(block(scope) * 4 for scope in asked.blocks)], axis=0)
-        operand, unrolled, scalar_dots = nothing, nothing, False
         for c in asked.products:
-            nbytes = (block(c.rows | c.k) + block(c.columns | c.k)) * DTYPES[c.dtype].nbytes
-            operand = operand + c.products * nbytes
             if c.split:
                 accumulators = accumulators + block(c.rows | c.columns) * 4  # the sum of the small parts
-            if c.dtype not in self.device.tensor_flops:
-                scalar_dots = True
-                unrolled = unrolled + 3 * nbytes * bool(c.computed)
         # beside an accumulator a short epilogue is computed in pieces, a long one, or several folds, keep whole blocks
         copies = 2.0 if not asked.products else 1.0 if asked.widest > 3 or asked.folds > 2 else 0.5
-        registers = accumulators + copies * largest
-        per_thread = 224
-        if self.device.compute_capability < 90:  # operands pass through registers
-            registers, per_thread = registers + operand, 176
-        limit = np.minimum(self.over.warps * 32 * per_thread * 4, REGISTER_NBYTES * 0.9)
-        if scalar_dots:  # unrolled multiply-adds: more than 64 accumulators a thread spill, computed operands sooner
-            registers = registers + unrolled
-            limit = np.minimum(limit, self.over.warps * 32 * (64 + 32) * 4)
-        return (registers <= limit) & (operand * self.over.stages <= self.device.shared_nbytes * 0.95)
+        through = self.operand_nbytes if self.device.compute_capability < 90 else nothing  # operands pass through registers
+        return accumulators + copies * largest + through
+
+    @cached_property
+    def fits(self) -> np.ndarray:
+        """True where registers hold what is alive at once, and shared memory the operands of contractions."""
+        per_thread = 224 if self.device.compute_capability >= 90 else 176
+        registers, warps = self.registers, self.over.warps
+        limit = np.minimum(warps * 32 * per_thread * 4, REGISTER_NBYTES * 0.9)
+        unrolled = [c for c in self.asked.products if c.dtype not in self.device.tensor_flops]
+        for c in unrolled:  # multiply-adds: more than 64 accumulators a thread spill, computed operands sooner
+            sides = self.over.block(c.rows | c.k) + self.over.block(c.columns | c.k)
+            registers = registers + 3 * sides * DTYPES[c.dtype].nbytes * bool(c.computed)
+            limit = np.minimum(limit, warps * 32 * (64 + 32) * 4)
+        return (registers <= limit) & (self.shared_nbytes <= self.device.shared_nbytes * 0.95)

@@ -26,6 +26,7 @@ class Product(NamedTuple):
     scope: int
     dtype: str
     computed: int
+    loaded: tuple[int, ...]
     passes: int
     products: int
     split: bool
@@ -87,7 +88,8 @@ def _continues(t: Term, work: Work) -> bool:
 def _product(c: Contraction, mask: _Masks) -> Product:
     rows, columns = sorted((mask(c.rows), mask(c.columns)))
     k, scope = mask(frozenset([c.k])), mask(c.scope)
-    return Product(rows, columns, k, scope, c.dtype, c.computed, c.passes, c.products, bool(c.split))
+    loaded = tuple(sorted(mask(axes) for axes in c.loaded))
+    return Product(rows, columns, k, scope, c.dtype, c.computed, loaded, c.passes, c.products, bool(c.split))
 
 
 @lru_cache(maxsize=1 << 10)

@@ -56,6 +56,11 @@ class Traversals:
             self._blocks[scope] = total
         return self._blocks[scope]
 
+    def copies(self, scope: int) -> np.ndarray:
+        """Blocks over a scope that are in flight at once: one for each stage, if a loop moves them."""
+        moves = sum((self._loop[n] for n in positions(scope)), start=0.0 * self.one) > 0
+        return np.where(moves, self.stages, 1.0)
+
     def repeats(self, scope: int) -> np.ndarray:
         """Programs that redo the same work because the scope lacks their grid axis."""
         if scope not in self._repeats:

@@ -37,6 +37,7 @@ class Contraction:
     dtype: str  # of the operands as the hardware sees them
     scope: frozenset[Axis]
     computed: int  # operands that are more than a load, and are made anew in each pass of a loop
+    loaded: frozenset[frozenset[Axis]]  # axes of the operands that come from memory, not from another reduction
     split: frozenset[Axis] = frozenset()  # axes of the float32 operand that is taken in narrow parts
     passes: int = 1  # as in Read
 
@@ -253,10 +254,11 @@ def contraction(t: Term) -> Contraction | None:
     if set(dtypes) == {"float32", PART}:
         dtype, split = PART, (a, b)[dtypes.index("float32")].axes
     computed = [x for x in (a, b) if (x.args[0] if x.head == "cast" and x.args[0].dtype == dtype else x).head != "load"]
+    loaded = frozenset(x.axes for x in (a, b) if all(u.bound is None for u in x.walk()) and (x is not a or t.head != "online"))
     if DTYPES[dtype].nbytes >= 4:  # multiply-adds unroll, so every computed operand costs registers
-        return Contraction(t, rows, columns, k, dtype, a.axes | b.axes, len(computed))
+        return Contraction(t, rows, columns, k, dtype, a.axes | b.axes, len(computed), loaded)
     varying = sum(any(axis.name.startswith("r") and (axis != k or k.extent > RESIDENT_K) for axis in x.axes) for x in computed)
-    return Contraction(t, rows, columns, k, dtype, a.axes | b.axes, varying, split)
+    return Contraction(t, rows, columns, k, dtype, a.axes | b.axes, varying, loaded, split)
 
 
 def _operand_dtype(x: Term) -> str:
