@@ -231,6 +231,12 @@ Bytes that the other plan moves for each byte of ours, over {len(others)} worklo
 
 {table(["workload", "times ours", "eqsat", "XLA:GPU", "Inductor"], losses)}
 
+These plans are made for time. A product of few rows, or a convolution of a small picture, has too few programs for the
+card, so its sum is cut into parts, which are stored and counted. The libraries that the others call do the same in scratch
+memory, which their counts leave out. With `objective="traffic"` nothing is cut, and every network here moves less than both:
+BERT encoder 451 MB, BERT of TENSAT 125, Inception-v3 176; "best order" moves 34, as the others. The model then predicts 1.3
+to 2.8 times the time.
+
 ## Everything
 
 {report.peers(records)}
