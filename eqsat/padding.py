@@ -376,6 +376,11 @@ def _signed(indices: Array) -> Array:
 _CLIP, _DROP = lax.GatherScatterMode.CLIP, lax.GatherScatterMode.FILL_OR_DROP
 
 
+def _known(mode: Any) -> None:
+    if mode not in (_CLIP, _DROP, lax.GatherScatterMode.PROMISE_IN_BOUNDS):
+        raise Unpaddable(f"in mode {mode}")
+
+
 def _rooms(b: Bucket, e: Equation, axes: Sequence[int], windows: Sequence[Size], dtype: Any) -> Array:
     """The largest true index along each of the axes."""
     return jnp.stack([jnp.asarray(b.true(_shape(e)[a] - windows[a]), dtype) for a in axes])
@@ -386,6 +391,7 @@ def _gather(b: Bucket, e: Equation, x: Array, indices: Array) -> Array:
     """An index that leaves the true size leaves the array; where none may, those of the padding are clamped."""
     numbers, sizes, mode = e.params["dimension_numbers"], tuple(e.params["slice_sizes"]), e.params["mode"]
     axes = numbers.start_index_map
+    _known(mode)
     x = _lengthened(b, x, [m if a in axes else 0 for a, m in enumerate(sizes)])
     filled = mode == _DROP
     if axes:
@@ -402,6 +408,7 @@ def _scatter(b: Bucket, e: Equation, x: Array, indices: Array, updates: Array) -
     """Updates of the padding get an index outside of the array, so that they are dropped."""
     numbers, shape, places = e.params["dimension_numbers"], _shape(e), _shape(e, 1)
     axes = numbers.scatter_dims_to_operand_dims
+    _known(e.params["mode"])
     _forbid(shape, [a for a in axes if a not in numbers.inserted_window_dims])
     batched = [a for a in range(len(places) - 1) if a not in numbers.scatter_indices_batching_dims]
     if not axes:

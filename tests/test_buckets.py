@@ -46,12 +46,28 @@ def looped(x, w):
     return lax.scan(step, jnp.zeros((x.shape[0], 6)), x[..., 0, :2].T)
 
 
-TABLE, W, X, T = floats(7, 6), floats(6, 6, seed=2), floats(B, S, 6, seed=3), whole(B, S)
+def normal(x):
+    return (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-5)
+
+
+def transformer(table, w, tokens):
+    """Two heads, positions, a causal mask, two products after it; the mean loss of the next token."""
+    b, s = tokens.shape
+    x = table[tokens] + table[:, ::-1][jnp.arange(s)]
+    q, k, v = ((normal(x) @ part).reshape(b, s, 2, 3).transpose(0, 2, 1, 3) for part in (w, w.T, w * 2))
+    scores = jnp.where(jnp.tril(jnp.ones((s, s), bool)), q @ k.swapaxes(-1, -2), -1e9)
+    x = x + (jax.nn.softmax(scores) @ v).transpose(0, 2, 1, 3).reshape(b, s, 6) @ w
+    logits = jax.nn.log_softmax(normal(x + jax.nn.gelu(x @ w) @ w) @ table.T)
+    return -jnp.take_along_axis(logits, tokens[..., None], -1).mean()
+
+
+TABLE, W, X, T = floats(9, 6), floats(6, 6, seed=2), floats(B, S, 6, seed=3), whole(B, S)
 XS, TS = "b, s, 6", "b, s"
 PROGRAMS = {
     "softmax": (lambda x: jax.nn.softmax(x, axis=1), (XS,), (X,)),
     "attention": (attention, (XS, None), (X, W)),
     "loss": (loss, (None, None, TS), (TABLE, W, T)),
+    "gradient of a transformer": (jax.grad(transformer, (0, 1)), (None, None, TS), (TABLE, W, T)),
     "gradient of a loss": (jax.grad(loss, (0, 1)), (None, None, TS), (TABLE, W, T)),
     "moments": (lambda x: (x.mean(), x.var(1), x.std((0, 1)), jnp.median(x, -1)), (XS,), (X,)),
     "extremes": (lambda x: (x.max(0), x.min((0, 1)), x.argmax(1), x.argmin(0), (x < 9).all(1), (x > 9).any()), (XS,), (X,)),
@@ -122,6 +138,7 @@ def poisoned(x, shape, extents):
 
 
 SLOW = (
+    "gradient of a transformer",
     "gradient of a loss",
     "loss",
     "rows by number",
