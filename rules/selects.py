@@ -4,7 +4,7 @@ Concatenation reads as a select on positions, so these few laws move operations,
 Every one is exact: each element is computed as before, on one side or the other.
 """
 
-from eqsat.rule import Axis, Bool, Term, absent, birewrite, op, pack, reduce_, rewrite, rule, where
+from eqsat.rule import Axis, Bool, Term, absent, birewrite, const, op, pack, reduce_, rewrite, rule, where
 from eqsat.scalars import REDUCTIONS, SCALARS
 
 
@@ -12,6 +12,18 @@ from eqsat.scalars import REDUCTIONS, SCALARS
 def select_of_equal(p: Bool, a: Term):
     """Choosing between a and a gives a."""
     return rewrite(where(p, a, a), a)
+
+
+@rule("exact", phase="normalise")
+def select_decided(a: Term, b: Term):
+    """A choice that always holds is no choice."""
+    return rewrite(where(const(1), a, b), a)
+
+
+@rule("exact", phase="normalise")
+def select_excluded(a: Term, b: Term):
+    """Nor is one that never does."""
+    return rewrite(where(const(0), a, b), b)
 
 
 @rule("exact", phase="normalise")
