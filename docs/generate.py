@@ -274,7 +274,29 @@ def _plan(plan: Any) -> str:
     return f"{plan['launches']} / {plan['nbytes'] / 1e6:,.0f}" if plan else "failed"
 
 
+def handwritten() -> str:
+    import json
+
+    from benchmarks.handwritten.table import markdown
+
+    records = json.loads((RESULTS.parent / "handwritten.json").read_text())
+    return f"""# Kernels written by hand
+{NOTE}
+Our kernels beside Triton kernels of the same functions that were written by hand (`benchmarks/handwritten/`), compiled ahead of
+time for cards that need not be there: under our tiles, and under the best of the writer's own. *Hot loop* counts its
+instructions, or all where there is no loop. Times are estimates, made alike from static reports and bytes; nothing was run.
+
+Our attention takes one multiplication more for each score: the difference to the maximum is made before it is scaled to base two,
+since finite masks as large as float32 has them would overflow the other way round.
+
+{markdown(records)}
+
+`python -m benchmarks.handwritten` makes the numbers anew.
+"""
+
+
 PAGES = {
+    "reference/handwritten.md": handwritten,
     "reference/peers.md": peers,
     "reference/command-line.md": command_line,
     "reference/operations.md": operations,
