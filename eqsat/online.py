@@ -54,9 +54,10 @@ def leaders(t: Term) -> Seen:
 
 
 def spelled(t: Term) -> Term:
-    """An online term as a fold that waits for its leaders."""
-    row, axis = ONLINE[t.data[0]], t.data[1]
-    return row.result(t, reduce(row.fold, axis, row.element(t, leaders(t))))
+    """An online term as a fold that waits for its leaders; then it is known how many positions there are."""
+    row, axis, seen = ONLINE[t.data[0]], t.data[1], leaders(t)
+    seen = (seen[0], const(axis.extent, seen[0].dtype)) if row.counts else seen
+    return row.result(t, reduce(row.fold, axis, row.element(t, seen)))
 
 
 # --- exponentials relative to a maximum ----------------------------------------------------------------------------------
@@ -139,7 +140,9 @@ def finds_place(t: Term) -> bool:
 
 
 def _mean(seen: Seen) -> Term:
-    return scalar("div", *seen)
+    """By a product where the number of positions is known, as programs that multiply by its reciprocal have it already."""
+    total, count = seen
+    return scalar("mul", total, const(1 / const_value(count), total.dtype)) if count.head == "const" else scalar("div", *seen)
 
 
 def _deviation(t: Term, seen: Seen) -> Term:
