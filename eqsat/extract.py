@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any
 
 import networkx as nx
 
@@ -134,7 +134,7 @@ def _selection(
         path = frontier.search()
         states, count, bound = states + frontier.states, count + 1, min(bound, frontier.bound)
         if path:
-            heappush(branches, (path.price, count, forbidden, frontier.makers_of(path)))
+            heappush(branches, (path[0], count, forbidden, frontier.makers_of(path)))
 
     search(frozenset())
     while branches:
@@ -164,20 +164,11 @@ def _ring(makers: dict[int, Candidate], wanted: list[int]) -> list[Link]:
     return min(rings, key=lambda ring: (len(ring), ring))
 
 
-class _State(NamedTuple):
-    """Masks of positions; the lowest position is visited last."""
-
-    pending: int  # needed, not yet made
-    made: int  # may still be loaded
-
-
-class _Path(NamedTuple):
-    """The cheapest way to a state: its price, the last kernel with what it is used for, and the way before it."""
-
-    price: float
-    kernel: int
-    used: int
-    before: _Path | None
+# Masks of positions, the lowest of which is visited last: what is needed and not yet made, and what was made and may still be
+# loaded. Plain tuples, since there are millions.
+_State = tuple[int, int]
+# The cheapest way to a state: its price, the last kernel, what it is used for, and the way before it.
+_Path = tuple[float, int, int, Any]
 
 
 class _Frontier:
@@ -227,67 +218,72 @@ class _Frontier:
 
     def search(self) -> _Path | None:
         """The cheapest way to make everything, or None if there is none."""
-        start = _State(self._wanted, 0)
-        layers: dict[int, dict[_State, _Path]] = {self._layer(start): {start: _Path(0.0, -1, 0, None)}}
+        start: _State = (self._wanted, 0)
+        layers: dict[int, dict[_State, _Path]] = {self._layer(*start): {start: (0.0, -1, 0, None)}}
         while layers:
             layer = max(layers)
             states = layers.pop(layer)
             if layer < 0:
-                return min(states.values(), key=lambda path: path.price)
+                return min(states.values(), key=lambda path: path[0])
             for state, path in self._narrowed(states):
                 self.states += 1
-                for following, further in self._steps(state, path):
-                    known = layers.setdefault(self._layer(following), {})
-                    if following not in known or further.price < known[following].price:
-                        known[following] = further
+                self._step(state, path, layers)
         return None
 
-    def _layer(self, state: _State) -> int:
+    def _layer(self, pending: int, made: int) -> int:
         """States of one component are visited together, those with more made later; -1 is the end."""
-        if not state.pending:
+        if not pending:
             return -1
-        top = state.pending.bit_length() - 1
-        left = (self._cycle[top] & ~state.made).bit_count()
+        top = pending.bit_length() - 1
+        left = (self._cycle[top] & ~made).bit_count()
         return self._component[top] * (len(self._component) + 1) + left
 
-    def _steps(self, state: _State, path: _Path) -> Iterator[tuple[_State, _Path]]:
+    def _step(self, state: _State, path: _Path, layers: dict[int, dict[_State, _Path]]) -> None:
         """Make the highest pending tensor in every way."""
-        top = state.pending.bit_length() - 1
-        for price, number, makes, needs in self._makers[top]:
-            total, fresh = path.price + price, makes & ~state.made
-            pending = state.pending & ~fresh | needs & ~(state.made | fresh)
-            if total + self._least(pending) > self._limit:
+        before, had, spent, limit = *state, path[0], self._limit
+        for price, number, makes, needs in self._makers[before.bit_length() - 1]:
+            total, fresh = spent + price, makes & ~had
+            pending, made = before & ~fresh | needs & ~(had | fresh), had | fresh
+            if total + self._least(pending) > limit:
                 continue
-            relevant = self._relevant[self._component[pending.bit_length() - 1]] if pending else 0
-            yield _State(pending, (state.made | fresh) & relevant), _Path(total, number, fresh, path)
+            made &= self._relevant[self._component[pending.bit_length() - 1]] if pending else 0
+            following, known = (pending, made), layers.setdefault(self._layer(pending, made), {})
+            other = known.get(following)
+            if other is None or total < other[0]:
+                known[following] = (total, number, fresh, path)
 
     def _least(self, pending: int) -> float:
         """What making these costs at least."""
-        if pending not in self._leasts:
-            self._leasts[pending] = sum(self._share[p] for p in _positions(pending))
-        return self._leasts[pending]
+        found = self._leasts.get(pending)
+        if found is None:
+            found = self._leasts[pending] = sum(self._share[p] for p in _positions(pending))
+        return found
 
     def _narrowed(self, states: dict[_State, _Path]) -> list[tuple[_State, _Path]]:
         """States that no other dominates, at most `width`, the most promising first; the rest lowers the bound."""
-        ranked = sorted((path.price + self._least(state.pending), state, path) for state, path in states.items())
+        ranked = sorted((path[0] + self._least(state[0]), state) for state, path in states.items())
         kept: list[tuple[_State, _Path]] = []
-        for promise, state, path in ranked:
-            lacks = ~state.pending
-            if any(not s.pending & lacks and p.price <= path.price and not state.made & ~s.made for s, p in kept):
-                continue
-            if len(kept) == self._width:
-                self.bound = min(self.bound, promise)
-                break
-            kept.append((state, path))
+        rivals: list[tuple[int, int, float]] = []
+        for promise, state in ranked:
+            lacks, made, price = ~state[0], state[1], states[state][0]
+            for needed, others, least in rivals:
+                if not needed & lacks and not made & ~others and least <= price:
+                    break
+            else:
+                if len(kept) == self._width:
+                    self.bound = min(self.bound, promise)
+                    break
+                kept.append((state, states[state]))
+                rivals.append((*state, price))
         return kept
 
     def makers_of(self, path: _Path | None) -> dict[int, Candidate]:
         """The candidate that makes each tensor."""
         entity = {p: e for e, p in self._position.items()}
         makers: dict[int, Candidate] = {}
-        while path is not None and path.before is not None:
-            makers.update((entity[p], self._candidates[path.kernel]) for p in _positions(path.used))
-            path = path.before
+        while path is not None and path[3] is not None:
+            _, kernel, used, path = path
+            makers.update((entity[p], self._candidates[kernel]) for p in _positions(used))
         return makers
 
 

@@ -92,6 +92,7 @@ class Pool:
         self._cones = Cones(self.classes, self.axes, self.entities, region, device)
         self._prices: Prices = {} if prices is None else prices
         self._parts: dict[Term, Entity] = {}  # what splits store, by definition
+        self._tried: set[tuple[Candidate, Candidate]] = set()  # to be one kernel
         self._climb = Climb(self._cones, self.entities, _mask(self.outputs), self._candidate)
 
     # --- what may be stored -------------------------------------------------------------------------------------
@@ -176,9 +177,13 @@ class Pool:
     def joined(self, chosen: Sequence[Candidate]) -> list[Candidate]:
         """Kernels of a selection with others that they share inputs with, or that make what they load, where that is cheaper.
 
-        The sums of a row, and what is made of the row and of them, take one traversal. Everything is stored as before.
+        The sums of a row, and what is made of the row and of them, take one traversal. Everything is stored as before. Each pair
+        is tried once.
         """
-        found = (self._beside(c, other) for c, other in permutations(chosen, 2) if not c.constant and not other.constant)
+        pairs = [(c, other) for c, other in permutations(chosen, 2) if not c.constant and not other.constant]
+        fresh = [pair for pair in pairs if pair not in self._tried]
+        self._tried.update(fresh)
+        found = (self._beside(*pair) for pair in fresh)
         return [c for c in found if c is not None]
 
     def _beside(self, c: Candidate, made: Candidate) -> Candidate | None:
