@@ -33,6 +33,7 @@ COMBINED = 8  # cheapest kernels of a tensor that may store others on the way
 LARGER = 2  # a tensor that only the rules made may be this much larger than any the user has
 SIBLINGS = 8  # most kernels merged into one
 SPLIT_PRICE = 0.9  # a split costs at most this much of what it replaces: a smaller gain is within the model's error
+COMBINING = 2  # cheapest kernels of a tensor that may combine the parts of what they load
 STAGES = 4  # reductions that wait for one another, at most, in a kernel that is split
 CONSTANT_NBYTES = 1 << 28  # a larger result of constants is not folded
 
@@ -405,7 +406,7 @@ class Pool:
         found: list[Candidate] = []
         for made in best.values():
             numbers = {e.number for e in made.produces}
-            for c in _cheapest([c for c in single if c.needs & numbers]):
+            for c in _cheapest([c for c in single if c.needs & numbers], most=COMBINING):
                 if not made.needs.intersection(e.number for e in c.produces) and (terms := self._inlined(c, made)):
                     joined = self._priced_candidate(c.produces, self._needs(terms), terms, c.rules | made.rules)
                     found += [joined] if joined.price < c.price + made.price else []
@@ -450,12 +451,14 @@ def _programs(c: Candidate) -> float:
     return inf if c.schedule is None or c.constant else prod(t.count for t in c.schedule.axes if t.role == "grid")
 
 
-def _cheapest(candidates: list[Candidate], price: Callable[[Candidate], float] = lambda c: c.price) -> list[Candidate]:
+def _cheapest(
+    candidates: list[Candidate], price: Callable[[Candidate], float] = lambda c: c.price, most: int = COMBINED
+) -> list[Candidate]:
     """The cheapest candidates that make the same, at most one for the same loads, in the order given."""
     groups: dict[tuple[Entity, ...], dict[frozenset[int], Candidate]] = defaultdict(dict)
     for c in sorted(candidates, key=price):
         groups[c.produces].setdefault(c.needs, c)
-    kept = {id(c) for group in groups.values() for c in list(group.values())[:COMBINED]}
+    kept = {id(c) for group in groups.values() for c in list(group.values())[:most]}
     return [c for c in candidates if id(c) in kept]
 
 
