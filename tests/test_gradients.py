@@ -44,7 +44,9 @@ def test_no_score_matrix_is_stored_by_the_gradient_of_attention(fn):
     assert largest <= 2 * 2 * heads.size  # of a tensor as large as q, in float32
     assert len(program.launches) <= 3 and program.cost.nbytes < 280e6 < program.baseline.nbytes / 70
     loops = [s for launch in program.launches for s in statements(lower(launch.kernel, launch.schedule), Loop)]
-    assert len(loops) == 3 and {len(loop.bounds) for loop in loops} == {int(fn is attention.causal_attention)}
+    causal = fn is attention.causal_attention
+    assert len(loops) == 3 * (1 + causal)  # the tiles on the diagonal, and those that are seen whole
+    assert all(bool(loop.bounds) == causal for loop in loops)
 
 
 @pytest.mark.parametrize("objective", ["time", "traffic"])
