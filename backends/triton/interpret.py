@@ -303,7 +303,8 @@ def _float_cast(self: Any, source: Any, target: Any, rounding: Any) -> Any:
 def _binary(self: Any, left: Any, right: Any, operation: Any) -> Any:
     dtype = left.dtype.scalar
     if dtype not in _PACKED or right.dtype.scalar != dtype:
-        return _STOCK["binary_op"](self, left, right, operation)
+        made = _STOCK["binary_op"](self, left, right, operation)
+        return TensorHandle(made.data, tl.int1) if made.data.dtype == np.bool_ else made  # it keeps the operands' dtype
     data = operation(_decoded(left), _decoded(right))
     return TensorHandle(data, tl.int1) if data.dtype == np.bool_ else _encoded(data, dtype)
 

@@ -593,3 +593,23 @@ def test_call_from_jax_lowers_to_the_custom_call() -> None:
     assert "eqsat-triton" not in text, "no path of this machine"
     with pytest.raises(TypeError, match=r"matmul: expected arrays"):
         launch.call(source, program, np.zeros((3, 3), ml_dtypes.bfloat16))
+
+
+def test_a_comparison_of_numbers_joins_one_of_blocks():
+    text = """
+import triton
+import triton.language as tl
+
+GRID = (1,)
+
+
+@triton.jit
+def either(x_ptr, y_ptr):
+    i = tl.arange(0, 4)
+    x = tl.load(x_ptr + i)
+    zero = tl.full((), 0.0, tl.float32)
+    tl.store(y_ptr + i, tl.where((zero == 1.0) | (x == 2.0), 7.0, x))
+"""
+    x = np.arange(4, dtype=np.float32)
+    (y,), _ = interpret.run(text, [x], [x])
+    np.testing.assert_array_equal(y, [0, 1, 7, 3])
