@@ -69,11 +69,12 @@ def graph_of(subject: str, args: str) -> Graph:
     examples = _arguments(subject, args)
     try:
         inspect.signature(function).bind(*examples)
-    except (TypeError, ValueError) as error:  # of arguments that do not fit, or a function without a signature
-        if isinstance(error, TypeError):
-            raise ValueError(
-                f"{subject}: shapes of its arguments required, got {args!r}: {error}; give them as --args 'float32[4,8] int32[]'"
-            ) from error
+    except ValueError:  # a builtin, whose arguments are not known
+        pass
+    except TypeError as error:
+        raise ValueError(
+            f"{subject}: shapes of its arguments required, got {args!r}: {error}; give them as --args 'float32[4,8] int32[]'"
+        ) from error
     return Graph.from_jax(function, *examples)
 
 

@@ -15,7 +15,7 @@ from math import prod
 
 import numpy as np
 
-from eqsat.demand import Demand, demand
+from eqsat.demand import Demand, Product, demand
 from eqsat.devices import Device
 from eqsat.scalars import DTYPES
 from eqsat.schedule import Schedule, Schedules
@@ -185,9 +185,11 @@ class _Pricing:
     @cached_property
     def operand_nbytes(self) -> np.ndarray:
         """Operands of contractions, each once."""
-        block, nothing = self.over.block, 0.0 * self.over.one
-        sides = ((c, (block(c.rows | c.k) + block(c.columns | c.k)) * DTYPES[c.dtype].nbytes) for c in self.asked.products)
-        return sum((c.products * nbytes for c, nbytes in sides), start=nothing)
+        return sum((c.products * self._sides_nbytes(c) for c in self.asked.products), start=0.0 * self.over.one)
+
+    def _sides_nbytes(self, c: Product) -> np.ndarray:
+        """A contraction's two operands, as wide as the hardware sees them."""
+        return (self.over.block(c.rows | c.k) + self.over.block(c.columns | c.k)) * DTYPES[c.dtype].nbytes
 
     @cached_property
     def shared_nbytes(self) -> np.ndarray:
@@ -223,7 +225,6 @@ class _Pricing:
         limit = np.minimum(warps * 32 * per_thread * 4, REGISTER_NBYTES * 0.9)
         unrolled = [c for c in self.asked.products if c.dtype not in self.device.tensor_flops]
         for c in unrolled:  # multiply-adds: more than 64 accumulators a thread spill, computed operands sooner
-            sides = self.over.block(c.rows | c.k) + self.over.block(c.columns | c.k)
-            registers = registers + 3 * sides * DTYPES[c.dtype].nbytes * bool(c.computed)
+            registers = registers + 3 * self._sides_nbytes(c) * bool(c.computed)
             limit = np.minimum(limit, warps * 32 * (64 + 32) * 4)
         return (registers <= limit) & (self.shared_nbytes <= self.device.shared_nbytes * 0.95)

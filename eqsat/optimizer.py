@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from importlib import import_module
 from math import prod
 from os import PathLike
 from typing import Any, NamedTuple
@@ -25,6 +24,7 @@ from eqsat.memory import Use, peak_nbytes
 from eqsat.notation import Kernel, Stored, Tensor
 from eqsat.original import as_written, baseline, kernel_of, looped
 from eqsat.overlap import overlapped
+from eqsat.packs import default_rules
 from eqsat.program import PlannedKernel, Program
 from eqsat.read import Call, Reading, read
 from eqsat.regions import Region, cut, kept_steps, loads_in, local, retarget
@@ -97,7 +97,7 @@ def optimize(
     card = checked(target, numerics, objective)
     start = time.perf_counter()
     graph = fn if isinstance(fn, Graph) else Graph.from_jax(fn, *args, **kwargs)
-    admitted = select(import_module("eqsat.rules").RULES if rules is None else rules, numerics)
+    admitted = select(default_rules() if rules is None else rules, numerics)
     moved, least = hoisted(graph), float("inf")
     for judged in (objective, *(UNDER_A_CAP if memory_limit is not None else ())):
         search = Search(card, admitted, judged, start + time_limit, cache_of(cache))

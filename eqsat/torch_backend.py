@@ -46,8 +46,9 @@ def eqsat(module: Any, example_inputs: Sequence[Any], options: Mapping[str, Any]
     first: list[Any] = []  # the overlaps that torch traced for: it compares neither them nor the order of writes in later calls
 
     def run(*args: Any) -> Any:
-        first[:] = first or [overlaps(args)]
-        return fast(*args) if overlaps(args) == first[0] else module(*args)
+        found = overlaps(args)
+        first[:] = first or [found]
+        return fast(*args) if found == first[0] else module(*args)
 
     return run
 

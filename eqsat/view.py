@@ -9,7 +9,6 @@ import html
 import linecache
 import string
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from itertools import groupby
 from os import PathLike
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from eqsat.graph import Equation, Graph
 from eqsat.lower import lower
 from eqsat.notation import Tensor
+from eqsat.packs import default_rules
 from eqsat.program import PlannedKernel, backend
 from eqsat.report import nbytes, operations, schedule_text, time
 from eqsat.roofline import BOUNDS, Point
@@ -272,7 +272,7 @@ def _small(p: Point, share: float, words: str) -> Markup:
 
 
 def _rules(program: Program) -> Markup:
-    known = {r.name: r for r in import_module("eqsat.rules").RULES}
+    known = {r.name: r for r in default_rules()}
     names, tiers = program.notes.get("rules", ()), program.notes.get("tiers", {})
     if not names:
         return el("p", "None: fusion alone made these kernels.")
