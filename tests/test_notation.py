@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import weakref
 
 import numpy as np
 import pytest
@@ -58,13 +59,13 @@ def test_equal_terms_are_one_object():
 
 
 def test_terms_go_when_nobody_holds_them():
-    gc.collect()
-    before = len(Term._table)
     term = scalar("add", const(1234.5, "float32"), const(4321.5, "float32"))
-    assert len(Term._table) == before + 3
+    held = [weakref.ref(t) for t in (term, *term.args)]
+    assert scalar("add", const(1234.5, "float32"), const(4321.5, "float32")) is term  # from the table
+    assert {id(ref()) for ref in held} <= {id(t) for t in Term._table.values()}
     del term
     gc.collect()
-    assert len(Term._table) == before
+    assert [ref() for ref in held] == [None] * 3
 
 
 @pytest.mark.parametrize("value", [0.0, -0.0, float("inf"), float("nan"), 1.5, 0.1])
