@@ -179,7 +179,7 @@ def vit(w, images, patch, width, heads):
     return dense(w, layer_norm(w, x)[:, 0], 10)
 
 
-@program("mixture of experts, top 2, dense", "float32[4096,512]", "float32[6,8]", calls="top_k", experts=(8, 4))
+@program("mixture of experts, top 2, dense", "float32[4096,512]", "float32[6,8]", experts=(8, 4))
 def experts(w, x, experts):
     width = x.shape[-1]
     scores, chosen = lax.top_k(x @ w(width, experts), 2)

@@ -32,7 +32,13 @@ def int8_product(x, w, rows, columns):
     return (total.astype(jnp.float32) * rows[:, None] * columns).astype(jnp.bfloat16)
 
 
+def router(logits):
+    weights, experts = jax.lax.top_k(jax.nn.softmax(logits.astype(jnp.float32), axis=-1), 2)
+    return weights / weights.sum(-1, keepdims=True), experts
+
+
 PROGRAMS = {
+    "router": (router, shapes((4096, 8))),
     "int8_product": (
         int8_product,
         (*shapes((1000, 1024), (1024, 4096), dtype="int8"), *shapes((1000,), (4096,), dtype="float32")),

@@ -89,6 +89,10 @@ def extremes(x):
     return jnp.argmax(x, -1), jnp.argmin(x, 0), jnp.max(x, -1)
 
 
+def largest(x):
+    return jax.lax.top_k(x, 3)
+
+
 def greedy(x, w):
     product = jax.lax.dot_general(x, w, (((1,), (0,)), ((), ())), preferred_element_type=jnp.int32)
     return jnp.argmax(product, -1)
@@ -123,6 +127,7 @@ FAMILIES = {
     "running_sum": (running_sum, lambda n: ((5, n),), ALL),
     "running_maximum": (running_maximum, lambda n: ((n, 3),), ALL),
     "extremes": (extremes, lambda n: ((5, n + 1),), ALL),
+    "largest": (largest, lambda n: ((5, n + 3),), ALL),
     "greedy": (greedy, lambda n: ((17, 40), (40, n + 1)), ("int8",)),
     "variance": (variance, lambda n: ((5, n),), FLOATS),
     "split_sum": (split_sum, lambda n: ((n, 512),), ALL),
