@@ -76,11 +76,12 @@ UNDER_A_CAP: dict[str, Objective] = {
 def price(work: Work, schedules: Schedules, device: Device) -> tuple[Cost, Schedule | None]:
     """The best schedule and its cost; (a cost of infinite seconds, None) if no schedule fits the device."""
     if not schedules:
-        return Cost(float("inf"), 1, work.nbytes, work.flops), None
+        return Cost(float("inf"), work.launches, work.nbytes, work.flops), None
     if device.arrays:
         return _array_cost(work, device), schedules[0]
     seconds, best, bound = _best(demand(work), schedules.traversals, device)
-    return Cost(seconds, 1, work.nbytes, work.flops, bound), schedules[best] if bound else None
+    seconds += (work.launches - 1) * device.launch_seconds
+    return Cost(seconds, work.launches, work.nbytes, work.flops, bound), schedules[best] if bound else None
 
 
 @lru_cache(maxsize=1 << 14)

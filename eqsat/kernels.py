@@ -18,6 +18,7 @@ from eqsat.cones import Cones, Entity, Fragment
 from eqsat.cost import FREE, OBJECTIVES, UNDER_A_CAP, Cost, price
 from eqsat.devices import Device
 from eqsat.egraph import Row, Saturated
+from eqsat.forms import taken_over
 from eqsat.index import Axis, Index
 from eqsat.notation import Kernel, Stored, Tensor, Term, bound_level, dimension_indices, raised, rebuild, substitute
 from eqsat.regions import Region, computed_inside, loads_in, retarget
@@ -25,7 +26,6 @@ from eqsat.scalars import SCALARS
 from eqsat.schedule import Schedule, power_of_two, schedules
 from eqsat.split import chunk_length, split, splittable
 from eqsat.traversal import positions
-from eqsat.updates import taken_over
 from eqsat.work import Work
 
 PER_ENTITY = 20  # ranked fragments priced per storable tensor

@@ -13,16 +13,15 @@ from math import inf, nan
 
 from numpy import iinfo
 
+from eqsat.forms import as_run
 from eqsat.index import Axis, Index
 from eqsat.maxima import replaceable
 from eqsat.notation import Kernel, Term, cast, const, const_value, pos, rebuild, reduce, scalar, substitute
 from eqsat.online import ONLINE, spelled
 from eqsat.ranges import range_of
 from eqsat.scalars import DTYPES, PART, REDUCTIONS, is_float
-from eqsat.scans import scanned
 from eqsat.schedule import Schedule
 from eqsat.tile import TileAxis, of_starts, padded_range
-from eqsat.updates import in_place
 
 SMALLEST_DOT = 16  # the smallest tile that matrix instructions accept on every target
 Guard = tuple[Index, int]
@@ -32,7 +31,7 @@ class Tiling:
     """A kernel under a schedule; `outputs` pairs what is stored with its prepared terms."""
 
     def __init__(self, kernel: Kernel, schedule: Schedule):
-        self.kernel = kernel = in_place(scanned(kernel))
+        self.kernel = kernel = as_run(kernel)
         self.terms = kernel.terms
         self.tiles = {t.axis: t for t in schedule.axes}
         self._check()

@@ -77,6 +77,10 @@ def gather(table, places):
     return table[places] * 2
 
 
+def segment_sum(x, places):
+    return jax.ops.segment_sum(x * 2, places, 3000)
+
+
 def running_sum(x):
     return jnp.cumsum(wide(x) * 2, -1).astype(x.dtype)
 
@@ -124,6 +128,7 @@ FAMILIES = {
     "causal_attention": (causal_attention, lambda n: ((min(n, 40), 16), (n, 16), (n, 16)), FLOATS),
     "convolution": (convolution, lambda n: ((1, 4, n, 16), (3, 2, 16, 24)), FLOATS),
     "gather": (gather, lambda n: ((50, n), (7, "int32")), ALL),
+    "segment_sum": (segment_sum, lambda n: ((n, 40), (n, "int32")), ("float32", "float64", "int32")),
     "running_sum": (running_sum, lambda n: ((5, n),), ALL),
     "running_maximum": (running_maximum, lambda n: ((n, 3),), ALL),
     "extremes": (extremes, lambda n: ((5, n + 1),), ALL),

@@ -78,19 +78,21 @@ def run(
     """Run all programs of the emitted text, or only those numbered in `programs`, and return the outputs.
 
     Outputs start as NaN, integers as a bit pattern, so that what no program stores shows; one that is written in the buffer of an
-    input starts as that. With `check` the second
+    input starts as that, one that is added to as zeros. With `check` the second
     result is a Report, else None.
     """
     module = load(source)
     given = [np.ascontiguousarray(a).reshape(np.shape(a)) for a in inputs]
     in_place = getattr(module, "IN_PLACE", {})
+    zeroed = getattr(module, "ZEROED", ())
     outputs = [
-        given[in_place[n]].copy() if n in in_place else poisoned(spec.shape, spec.dtype) for n, spec in enumerate(output_specs)
+        given[in_place[n]].copy() if n in in_place else (np.zeros if n in zeroed else poisoned)(spec.shape, spec.dtype)
+        for n, spec in enumerate(output_specs)
     ]
     arrays = given + outputs
     function = kernel(module)
     named = dict(zip(inspect.signature(function.fn).parameters, arrays, strict=True))
-    written = [name for n, name in enumerate(list(named)[len(inputs) :]) if n not in in_place]
+    written = [name for n, name in enumerate(list(named)[len(inputs) :]) if n not in in_place and n not in zeroed]
     recorder = Recorder(named, written) if check else None
     with _lock, np.errstate(all="ignore"), _interpreting(module, recorder):
         _run_programs(function, named, range(module.GRID[0]) if programs is None else programs, module.GRID[0], recorder)
@@ -143,11 +145,12 @@ class _Traffic:
         self.loaded += len(offsets) * size
         self.seen[_bytes_of(offsets, size)] = True
 
-    def store(self, offsets: Array, size: int, program: int) -> None:
+    def store(self, offsets: Array, size: int, program: int, adds: bool) -> None:
+        """Programs that add to the same place are no race."""
         self.stored += len(offsets) * size
         touched = _bytes_of(offsets, size)
         before = self.writer[touched]
-        self.races += int(((before >= 0) & (before != program)).sum()) // size
+        self.races += 0 if adds else int(((before >= 0) & (before != program)).sum()) // size
         self.writer[touched] = program
 
 
@@ -164,7 +167,7 @@ class Recorder:
         self.program = 0
         self.sectors = {"load": [0, 0], "store": [0, 0]}
 
-    def access(self, kind: str, addresses: Array, mask: Array, size: int) -> None:
+    def access(self, kind: str, addresses: Array, mask: Array, size: int, adds: bool = False) -> None:
         live = addresses[np.broadcast_to(mask, addresses.shape).astype(bool)].astype(np.int64).ravel()
         if not live.size:
             return
@@ -175,7 +178,7 @@ class Recorder:
             inside = (live >= t.start) & (live + size <= t.end)
             if inside.any():
                 offsets, live = live[inside] - t.start, live[~inside]
-                t.load(offsets, size) if kind == "load" else t.store(offsets, size, self.program)
+                t.load(offsets, size) if kind == "load" else t.store(offsets, size, self.program, adds)
         if live.size:
             raise KernelFault(self.fault(kind, live))
 
@@ -345,6 +348,16 @@ def _storer(recorder: Recorder | None) -> Callable[..., Any]:
     return masked_store
 
 
+def _adder(recorder: Recorder | None) -> Callable[..., Any]:
+    def atomic_rmw(self: Any, operation: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
+        mask = _lanes(mask)
+        if recorder is not None:
+            recorder.access("store", pointers.data, mask.data, value.data.dtype.itemsize, adds=True)
+        return _STOCK["create_atomic_rmw"](self, operation, pointers, value, mask, *rest)
+
+    return atomic_rmw
+
+
 def _replacements(recorder: Recorder | None) -> dict[str, Callable[..., Any]]:
     return {
         "binary_op": _binary,
@@ -353,6 +366,7 @@ def _replacements(recorder: Recorder | None) -> dict[str, Callable[..., Any]]:
         "create_dot": _dot,
         "create_masked_load": _loader(recorder),
         "create_masked_store": _storer(recorder),
+        "create_atomic_rmw": _adder(recorder),
     }
 
 
