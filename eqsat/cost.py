@@ -227,5 +227,7 @@ class _Pricing:
         unrolled = [c for c in self.asked.products if c.dtype not in self.device.tensor_flops]
         for c in unrolled:  # multiply-adds: more than 64 accumulators a thread spill, computed operands sooner
             registers = registers + 3 * self._sides_nbytes(c) * bool(c.computed)
+            if self.asked.folds > 1 and len(unrolled) > 1:  # the operands of one wait while another is multiplied
+                registers = registers + self.asked.folds * self._sides_nbytes(c)
             limit = np.minimum(limit, warps * 32 * (64 + 32) * 4)
         return (registers <= limit) & (self.shared_nbytes <= self.device.shared_nbytes * 0.95)

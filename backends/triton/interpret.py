@@ -125,7 +125,10 @@ def _run_programs(function: Any, named: dict[str, Array], programs: Iterable[int
 
 @dataclass
 class _Traffic:
-    """One array: its address range, and for every byte whether it was loaded and who stored it (-1: nobody)."""
+    """One array: its address range, and for every byte whether it was loaded and who stored it (program + 1; 0: nobody).
+
+    Maps and counts of a huge array take memory and time for what is touched of it alone.
+    """
 
     name: str
     array: Array
@@ -133,25 +136,30 @@ class _Traffic:
     end: int = field(init=False)
     loaded: int = 0
     stored: int = 0
+    unique_loaded: int = 0
+    unique_stored: int = 0
     races: int = 0
 
     def __post_init__(self) -> None:
         self.start = self.array.ctypes.data
         self.end = self.start + self.array.nbytes
         self.seen = np.zeros(self.array.nbytes, bool)
-        self.writer = np.full(self.array.nbytes, -1, np.int64)
+        self.writer = np.zeros(self.array.nbytes, np.int32)
 
     def load(self, offsets: Array, size: int) -> None:
         self.loaded += len(offsets) * size
-        self.seen[_bytes_of(offsets, size)] = True
+        touched = _bytes_of(offsets, size)
+        self.unique_loaded += int((~self.seen[touched]).sum())
+        self.seen[touched] = True
 
     def store(self, offsets: Array, size: int, program: int, adds: bool) -> None:
         """Programs that add to the same place are no race."""
         self.stored += len(offsets) * size
         touched = _bytes_of(offsets, size)
         before = self.writer[touched]
-        self.races += 0 if adds else int(((before >= 0) & (before != program)).sum()) // size
-        self.writer[touched] = program
+        self.unique_stored += int((before == 0).sum())
+        self.races += 0 if adds else int(((before > 0) & (before != program + 1)).sum()) // size
+        self.writer[touched] = program + 1
 
 
 def _bytes_of(offsets: Array, size: int) -> Array:
@@ -198,9 +206,9 @@ class Recorder:
         return Report(
             loaded=counts((t, t.loaded) for t in every),
             stored=counts((t, t.stored) for t in every),
-            unique_loaded=counts((t, int(t.seen.sum())) for t in every),
-            unique_stored=counts((t, int((t.writer >= 0).sum())) for t in every),
-            unwritten=counts((t, int((t.writer < 0).sum())) for t in every if t.name in self.outputs),
+            unique_loaded=counts((t, t.unique_loaded) for t in every),
+            unique_stored=counts((t, t.unique_stored) for t in every),
+            unwritten=counts((t, t.array.nbytes - t.unique_stored) for t in every if t.name in self.outputs),
             races=counts((t, t.races) for t in every),
             sector_efficiency={kind: useful / moved for kind, (moved, useful) in self.sectors.items() if moved},
         )
