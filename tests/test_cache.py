@@ -64,7 +64,7 @@ def test_a_second_run_searches_nothing_and_says_the_same(own, searched):
     assert jnp.allclose(second(*args), attention(*args), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("layers", [6, pytest.param(60, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("layers", [20, pytest.param(60, marks=pytest.mark.nightly)])
 def test_equal_layers_are_searched_once(own, searched, layers):
     def model(x, w):
         for _ in range(layers):

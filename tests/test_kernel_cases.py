@@ -266,6 +266,21 @@ def test_shapes_make_programs_and_numbers_do_not():
     assert len(fn.programs) == 3
 
 
+@pytest.mark.parametrize("scale", [1, 0.125])
+def test_a_softmax_takes_each_exponential_once(scale):
+    def softmax(x):
+        return jax.nn.softmax(x.astype(jnp.float32) * scale, -1).astype(x.dtype)
+
+    (planned,) = eqsat.optimize(softmax, spec(512, 1000, dtype="bfloat16")).kernels
+    assert planned.source("triton").count("tl.exp") == 1
+    x = np.stack([normal(1000), np.full(1000, -np.inf), np.full(1000, -1e30), np.where(np.arange(1000) == 7, np.nan, 1)])
+    x = np.concatenate([x, np.where(np.arange(1000) < 990, -np.inf, x[:1])]).astype(ml_dtypes.bfloat16)
+    with jax.disable_jit():
+        wanted = softmax(jnp.asarray(x))
+    for way in INTERPRETERS:
+        np.testing.assert_allclose(through(way, softmax, x)[0].astype("f"), wanted.astype("f"), rtol=1e-2, atol=1e-6)
+
+
 # --- more elements than 32 bits count ----------------------------------------------------------------------------------
 
 
