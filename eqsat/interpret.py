@@ -183,7 +183,7 @@ class _Machine:
         if block.dtype != np.dtype(store.tensor.dtype):
             raise ValueError(f"{store.tensor}: a stored block has its dtype, got {block.dtype}; cast it")
         written = self.written[store.tensor]
-        places = np.ravel_multi_index(where, written.shape) if where else np.zeros(int(live), np.int64)
+        places = np.ravel_multi_index(where, written.shape) if where else np.zeros(int(live.sum()), np.int64)
         stored = np.broadcast_to(block, live.shape)[live]
         if store.adds:
             return np.add.at(self.outputs[store.tensor].reshape(-1), places, stored)
