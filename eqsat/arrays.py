@@ -54,6 +54,7 @@ OPERATIONS: dict[str, str] = {
     "scan_prod": "lax.cumprod({0}, axis={1}, reverse={2})",
     "scan_max": "lax.cummax({0}, axis={1}, reverse={2})",
     "scan_min": "lax.cummin({0}, axis={1}, reverse={2})",
+    "scatter_sum": "jnp.zeros({0}, {1}).at[{2}].add({3}, mode='drop')",
     "reduce_all": "jnp.all({0}, axis={1})",
     "reduce_any": "jnp.any({0}, axis={1})",
     "reduce_and": "lax.reduce({0}, {2}, lax.bitwise_and, {1})",
@@ -90,7 +91,7 @@ def _compiled(template: str, scope: dict[str, Any]) -> Callable[..., Any]:
 
 
 JAX = Arrays(jnp, lax)
-NUMPY = Arrays(numpy_lax.jnp, numpy_lax.lax, convolves=False)
+NUMPY = Arrays(numpy_lax.jnp, numpy_lax.lax, convolves=False, others={"scatter_sum": "lax.scatter_sum({0}, {1}, {2}, {3})"})
 
 
 class Value(NamedTuple):

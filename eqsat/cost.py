@@ -76,11 +76,12 @@ UNDER_A_CAP: dict[str, Objective] = {
 def price(work: Work, schedules: Schedules, device: Device) -> tuple[Cost, Schedule | None]:
     """The best schedule and its cost; (a cost of infinite seconds, None) if no schedule fits the device."""
     if not schedules:
-        return Cost(float("inf"), 1, work.nbytes, work.flops), None
+        return Cost(float("inf"), work.launches, work.nbytes, work.flops), None
     if device.arrays:
         return _array_cost(work, device), schedules[0]
     seconds, best, bound = _best(demand(work), schedules.traversals, device)
-    return Cost(seconds, 1, work.nbytes, work.flops, bound), schedules[best] if bound else None
+    seconds += (work.launches - 1) * device.launch_seconds
+    return Cost(seconds, work.launches, work.nbytes, work.flops, bound), schedules[best] if bound else None
 
 
 @lru_cache(maxsize=1 << 14)
@@ -226,5 +227,7 @@ class _Pricing:
         unrolled = [c for c in self.asked.products if c.dtype not in self.device.tensor_flops]
         for c in unrolled:  # multiply-adds: more than 64 accumulators a thread spill, computed operands sooner
             registers = registers + 3 * self._sides_nbytes(c) * bool(c.computed)
+            if self.asked.folds > 1 and len(unrolled) > 1:  # the operands of one wait while another is multiplied
+                registers = registers + self.asked.folds * self._sides_nbytes(c)
             limit = np.minimum(limit, warps * 32 * (64 + 32) * 4)
         return (registers <= limit) & (self.shared_nbytes <= self.device.shared_nbytes * 0.95)

@@ -26,7 +26,7 @@ from eqsat.notation import Stored, Tensor, Term, const_value, reduce, substitute
 from eqsat.online import spelled
 from eqsat.scalars import DTYPES, REDUCTIONS, SCALARS, is_float, is_integer
 from eqsat.scans import Running, running
-from eqsat.ways import Convolution, Parts, otherwise
+from eqsat.ways import Way, otherwise, placed
 
 
 def evaluate(
@@ -89,7 +89,7 @@ class Evaluator:
         self.values: dict[Term, Value] = {}
         self.place: dict[Axis, int] = {}  # of the output axes, in the order in which results are wanted
         self.replaceable: frozenset[Term] = frozenset()  # maxima that may lose a NaN
-        self.ways: dict[Term, Convolution | Parts | None] = {}
+        self.ways: dict[Term, Way | None] = {}
         self.exponentials: dict[tuple[Term, Axis], Value] = {}  # exp(s - max s), which an online sum and its divisor share
 
     def dtype(self, name: str) -> np.dtype:
@@ -127,9 +127,10 @@ class Evaluator:
         return self.values[term]
 
     def _operands(self, term: Term) -> tuple[Term, ...]:
-        if self.ops.convolves and term.head == "reduce" and running(term) is None:
+        if term.head == "reduce" and running(term) is None:
             if term not in self.ways:
-                self.ways[term] = otherwise(term, *sum_of_product(term), self.numerics)
+                others = otherwise(term, *sum_of_product(term), self.numerics) if self.ops.convolves else None
+                self.ways[term] = placed(term) or others
             if (found := self.ways[term]) is not None:
                 return found.operands
         return operands(term)

@@ -17,8 +17,12 @@ import numpy as np
 from jax import lax
 from jax.extend.random import threefry2x32_p
 
+from eqsat.scalars import DTYPES, REDUCTIONS
+
 Array = Any
 LARGEST_WINDOW = 64  # elements; the program holds a choice for each
+MOST_ROUNDS = 8  # of a top-k, one after the other over a row
+LONGEST_ROW = 4096  # that a block holds beside others, so that its rounds read it once
 
 
 def expansion(equation: Any) -> Callable[..., Any] | None:
@@ -90,6 +94,43 @@ def _select_and_scatter_add(operands: Sequence[Any], params: Any) -> Callable[..
     return scattered
 
 
+def _top_k(operands: Sequence[Any], params: Any) -> Callable[..., Any] | None:
+    """Rounds of a maximum and its first place, each over what comes after the last one found; NaN is the largest number.
+
+    Equal elements come in the order of their places, as JAX documents it; so do zeros of both signs (XLA:CPU takes +0 first).
+    """
+    (operand,), k = operands, int(params["k"])
+    axis = int(params.get("axis", -1)) % max(1, len(operand.shape))
+    known = all(isinstance(n, int) for n in operand.shape)
+    if not known or not 0 < k <= MOST_ROUNDS or not 0 < operand.shape[axis] <= LONGEST_ROW or str(operand.dtype) not in DTYPES:
+        return None
+    row = DTYPES[str(operand.dtype)]
+    if row.kind == "bool":
+        return None
+    least = REDUCTIONS["max"].identity(row.name)
+
+    def largest(x: Array) -> list[Array]:
+        place = lax.broadcasted_iota(jnp.int32, x.shape, axis)
+        last = jnp.int32(x.shape[axis] - 1)
+        left: Array = None
+        found: list[tuple[Array, Array]] = []
+        for _ in range(k):
+            value = jnp.max(x if left is None else jnp.where(left, x, jnp.asarray(least, x.dtype)), axis, keepdims=True)
+            here = _same(x, value) if left is None else left & _same(x, value)
+            at = jnp.min(jnp.where(here, place, last), axis, keepdims=True)
+            found.append((value, at))
+            behind = _same(x, value) & (place > at)
+            left = behind | (x < value) | ((x == x) & (value != value)) if row.kind == "float" else behind | (x < value)
+        return [jnp.concatenate(parts, axis) for parts in zip(*found, strict=True)]
+
+    return largest
+
+
+def _same(x: Array, value: Array) -> Array:
+    """True where x is the value, of which a NaN is one."""
+    return (x == value) | ((x != x) & (value != value)) if jnp.issubdtype(x.dtype, jnp.floating) else x == value
+
+
 def _framed(array: Array, fill: Any, padding: Sequence[tuple[int, int]]) -> Array:
     return lax.pad(array, jnp.asarray(fill, array.dtype), [(low, high, 0) for low, high in padding])
 
@@ -103,4 +144,5 @@ def _config(place: int, padding: tuple[int, int], stride: int, end: int, extent:
 EXPANSIONS: dict[str, Callable[[Sequence[Any], Any], Callable[..., Any] | None]] = {
     "random_bits": _random_bits,
     "select_and_scatter_add": _select_and_scatter_add,
+    "top_k": _top_k,
 }

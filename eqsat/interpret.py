@@ -14,7 +14,7 @@ import ml_dtypes  # noqa: F401  registers bfloat16 and float8 with NumPy
 import numpy as np
 
 from eqsat.index import Axis, Dynamic, Index, Quotient
-from eqsat.notation import Window
+from eqsat.notation import Tensor, Window
 from eqsat.numpy_lax import jnp, lax
 from eqsat.scalars import DTYPES, PART, REDUCTIONS, SCALARS
 from eqsat.tile import (
@@ -71,11 +71,15 @@ class _Machine:
                 raise ValueError(
                     f"input {tensor}: an array of its shape and dtype, got {array.dtype}{list(array.shape)}; convert it"
                 )
-        self.outputs = {
-            t: self.memory[t.base].copy() if isinstance(t, Window) else poison(t.shape, t.dtype) for t in program.outputs
-        }
+        self.outputs = {t: self.start(t) for t in program.outputs}
         self.written = {t: np.zeros(t.shape, bool) for t in program.outputs}
         self.offsets: dict[Axis, int] = {}
+
+    def start(self, output: Tensor) -> Array:
+        """What an output holds before the program runs."""
+        if not isinstance(output, Window):
+            return poison(output.shape, output.dtype)
+        return np.zeros(output.shape, output.dtype) if output.base is None else self.memory[output.base].copy()
 
     # --- blocks ---
 
@@ -179,11 +183,14 @@ class _Machine:
         if block.dtype != np.dtype(store.tensor.dtype):
             raise ValueError(f"{store.tensor}: a stored block has its dtype, got {block.dtype}; cast it")
         written = self.written[store.tensor]
-        places = np.ravel_multi_index(where, written.shape) if where else np.zeros(int(live), np.int64)
+        places = np.ravel_multi_index(where, written.shape) if where else np.zeros(int(live.sum()), np.int64)
+        stored = np.broadcast_to(block, live.shape)[live]
+        if store.adds:
+            return np.add.at(self.outputs[store.tensor].reshape(-1), places, stored)
         if written.ravel()[places].any() or len(np.unique(places)) < len(places):
             raise ValueError(f"{store.tensor}: each element is stored once, got a second store; guard one of them")
         written.reshape(-1)[places] = True
-        self.outputs[store.tensor].reshape(-1)[places] = np.broadcast_to(block, live.shape)[live]
+        self.outputs[store.tensor].reshape(-1)[places] = stored
 
     def const(self, s: Const, values: Mapping[Value, Array]) -> Array:
         return np.full(self.shape(s.out.axes), s.value, s.out.dtype)

@@ -18,6 +18,7 @@ from eqsat.cones import Cones, Entity, Fragment
 from eqsat.cost import FREE, OBJECTIVES, UNDER_A_CAP, Cost, price
 from eqsat.devices import Device
 from eqsat.egraph import Row, Saturated
+from eqsat.forms import taken_over
 from eqsat.index import Axis, Index
 from eqsat.notation import Kernel, Stored, Tensor, Term, bound_level, dimension_indices, raised, rebuild, substitute
 from eqsat.regions import Region, computed_inside, loads_in, retarget
@@ -25,7 +26,6 @@ from eqsat.scalars import SCALARS
 from eqsat.schedule import Schedule, power_of_two, schedules
 from eqsat.split import chunk_length, split, splittable
 from eqsat.traversal import positions
-from eqsat.updates import taken_over
 from eqsat.work import Work
 
 PER_ENTITY = 20  # ranked fragments priced per storable tensor
@@ -384,7 +384,7 @@ class Pool:
             for c in whole:
                 for e in c.produces:
                     behind[e.number] = min(behind[e.number], total(c))
-        few = [c for c in whole if _programs(c) < self.device.multiprocessors and splittable(c.kernel)]
+        few = [c for c in whole if _programs(c) < self.device.multiprocessors and self._outweighs_two(c) and splittable(c.kernel)]
         found: list[list[Candidate]] = []
         for c in _cheapest(few, total):
             axis = max(splittable(c.kernel), key=lambda a: a.extent)
@@ -397,6 +397,11 @@ class Pool:
                 cut[0] = replace(cut[0], price=cut[0].price + price * (1 / SPLIT_PRICE - 1))
                 found.append(cut)
         return found
+
+    def _outweighs_two(self, c: Candidate) -> bool:
+        """True if a kernel costs so much that two launches could cost less; what depends on constants alone is no launch."""
+        launch = self._objective(Cost(self.device.launch_seconds, 1, 0, 0), 0, self.device)
+        return 2 * launch < SPLIT_PRICE * c.price or any(map(self._constant_leaf, c.kernel.inputs))
 
     def _with_combining_inside(self, single: list[Candidate], cuts: list[list[Candidate]]) -> list[Candidate]:
         """Kernels that combine the parts of what they load, in place of a launch that stores it: a norm, of a product."""

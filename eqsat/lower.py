@@ -60,7 +60,9 @@ def _header(kernel: Kernel, tiling: Tiling) -> tuple[str, ...]:
 
 def _described(output: Stored) -> str:
     text = f"out {output.name}: {output.dtype}[{','.join(map(str, output.shape))}]"
-    return f"{text}, in the buffer of {output.base.name}" if isinstance(output, Window) else text
+    if not isinstance(output, Window):
+        return text
+    return f"{text}, in the buffer of {output.base.name}" if output.base is not None else f"{text}, zeros to begin with"
 
 
 class _Held(Term):
@@ -181,7 +183,8 @@ class _Lowering:
         reached = ((i, n, self.tiling.padded_range(i, output.axes)) for i, n in zip(index, output.shape, strict=True))
         guards += [(i, n) for i, n, (low, high) in reached if low < 0 or high >= n]
         value = self._cast(scope, value, output.dtype)
-        scope.body.append(Store(output, index, operands, value, axes, tuple(guards), output.size >= WIDE))
+        adds = isinstance(output, Window) and output.adds
+        scope.body.append(Store(output, index, operands, value, axes, tuple(guards), output.size >= WIDE, adds))
 
     # --- terms ---
 

@@ -80,12 +80,13 @@ class Window(Stored):
     """An output of which `term`, over `axes`, is written at `places`; elsewhere it stays what `base` is, in whose buffer it lies.
 
     One place per dimension; a Dynamic atom stands for the operand with its slot number. Places outside of the tensor are not
-    written.
+    written. Where it `adds`, the term is added to what is there, also several times in one place; without a base that is zeros.
     """
 
-    base: Tensor
+    base: Tensor | None
     places: tuple[Index, ...]
     operands: tuple[Term, ...]
+    adds: bool = False
 
     @property
     def roots(self) -> tuple[Term, ...]:
@@ -93,7 +94,9 @@ class Window(Stored):
 
     @property
     def written_nbytes(self) -> int:
-        return prod(a.extent for a in self.axes) * element_nbytes(self.dtype)
+        """With what adding reads, and the zeros."""
+        own = prod(a.extent for a in self.axes) * element_nbytes(self.dtype)
+        return own * (1 + self.adds) + (self.nbytes if self.base is None else 0)
 
 
 def output_axes(shape: Iterable[int]) -> tuple[Axis, ...]:

@@ -111,6 +111,12 @@ def _where(condition: Array, a: Array, b: Array) -> Array:
     return np.where(condition, np.asarray(a, b.dtype) if isinstance(a, float) else a, b)
 
 
+def _scatter_sum(shape: tuple[int, ...], dtype: np.dtype, places: Array, updates: Array) -> Array:
+    total, inside = np.zeros(shape, dtype), places < shape[0]
+    np.add.at(total, places[inside], updates[inside])
+    return total
+
+
 jnp = SimpleNamespace(
     **{n: getattr(np, n) for n in ("arange", "full", "reshape", "transpose", "broadcast_to", "pad", "flip", "take")},
     **{n: getattr(np, n) for n in ("max", "min", "all", "any", "maximum", "minimum", "abs", "floor", "ceil")},
@@ -126,6 +132,7 @@ jnp = SimpleNamespace(
 lax = SimpleNamespace(
     slice=_slice,
     reduce=_reduce,
+    scatter_sum=_scatter_sum,
     dot_general=_dot_general,
     convert_element_type=_convert,
     bitwise_and=np.bitwise_and,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import e, inf, log2, nan
+from math import e, frexp, inf, log2, nan
 
 from eqsat.notation import Term, cast, const, const_value, reduce, scalar
 from eqsat.scalars import REDUCTIONS, is_float
@@ -58,6 +58,38 @@ def spelled(t: Term) -> Term:
     row, axis, seen = ONLINE[t.data[0]], t.data[1], leaders(t)
     seen = (seen[0], const(axis.extent, seen[0].dtype)) if row.counts else seen
     return row.result(t, reduce(row.fold, axis, row.element(t, seen)))
+
+
+def numerator(term: Term) -> tuple[Term, bool] | None:
+    """The leader of the softmax that a term is the numerator exp(s - max s) of, and whether it is written as that of a product.
+
+    That is exp((x - max x) * c), for x * c, which rounds nothing where c is 1 over a power of two.
+    """
+    exponent, factor = term.args[0] if term.head == "exp" else term, None
+    if exponent.head == "mul" and exponent.args[1].head == "const":
+        exponent, factor = exponent.args
+    if term.head != "exp" or exponent.head != "sub" or (factor is not None and not _only_scales(const_value(factor))):
+        return None
+    largest = exponent.args[1]
+    if largest.head != "reduce" or largest.data[0] != "max":
+        return None
+    return (
+        largest if factor is None else reduce("max", largest.data[1], scalar("mul", largest.args[0], factor))
+    ), factor is not None
+
+
+def _only_scales(factor: float) -> bool:
+    return 0 < factor <= 1 and frexp(factor)[0] == 0.5
+
+
+def plainly(t: Term, scaled: bool) -> Term:
+    """The sum of a softmax as it is defined, by the exponentials that its numerator has; `scaled` are those of a product."""
+    s, v = t.args
+    x, factor = s.args if scaled else (s, None)
+    exponent = scalar("sub", x, reduce("max", t.data[1], x))
+    p = scalar("exp", exponent if factor is None else scalar("mul", exponent, factor))
+    p = cast(v.dtype, cast(t.data[2], p))
+    return reduce("sum", t.data[1], p if v.head == "const" and const_value(v) == 1 else scalar("mul", p, v))
 
 
 # --- exponentials relative to a maximum ----------------------------------------------------------------------------------

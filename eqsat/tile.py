@@ -202,7 +202,8 @@ class Loop:
 class Store:
     """tensor[index] = value on the lanes that all guards admit; value.dtype is the tensor's. `operands` are as in Load.
 
-    `axes` are the axes (tile > 1) of the stored block: value is broadcast to them.
+    `axes` are the axes (tile > 1) of the stored block: value is broadcast to them. Where it `adds`, the value is added to what
+    is there, whoever else adds to it at the same time.
     """
 
     tensor: Tensor
@@ -212,6 +213,7 @@ class Store:
     axes: tuple[Axis, ...]
     guards: tuple[tuple[Index, int], ...]
     wide: bool
+    adds: bool = False
 
 
 Statement = Const | Position | Load | Compute | Cast | Reduce | Scan | Dot | Loop | Store
@@ -240,7 +242,12 @@ class TileProgram:
     def in_place(self) -> dict[int, int]:
         """Of an output that is written in the buffer of an input, and only in part: the numbers of both."""
         windows = ((n, o.base) for n, o in enumerate(self.outputs) if isinstance(o, Window))
-        return {n: self.inputs.index(base) for n, base in windows}
+        return {n: self.inputs.index(base) for n, base in windows if base is not None}
+
+    @property
+    def zeroed(self) -> tuple[int, ...]:
+        """The numbers of outputs that must be zeros before it runs."""
+        return tuple(n for n, o in enumerate(self.outputs) if isinstance(o, Window) and o.base is None)
 
     def tile_of(self, axis: Axis) -> TileAxis:
         return next(t for t in self.axes if t.axis == axis)

@@ -13,16 +13,15 @@ from math import inf, nan
 
 from numpy import iinfo
 
+from eqsat.forms import as_run
 from eqsat.index import Axis, Index
 from eqsat.maxima import replaceable
 from eqsat.notation import Kernel, Term, cast, const, const_value, pos, rebuild, reduce, scalar, substitute
-from eqsat.online import ONLINE, spelled
+from eqsat.online import ONLINE, leaders, numerator, plainly, spelled
 from eqsat.ranges import range_of
 from eqsat.scalars import DTYPES, PART, REDUCTIONS, is_float
-from eqsat.scans import scanned
 from eqsat.schedule import Schedule
 from eqsat.tile import TileAxis, of_starts, padded_range
-from eqsat.updates import in_place
 
 SMALLEST_DOT = 16  # the smallest tile that matrix instructions accept on every target
 Guard = tuple[Index, int]
@@ -32,7 +31,7 @@ class Tiling:
     """A kernel under a schedule; `outputs` pairs what is stored with its prepared terms."""
 
     def __init__(self, kernel: Kernel, schedule: Schedule):
-        self.kernel = kernel = in_place(scanned(kernel))
+        self.kernel = kernel = as_run(kernel)
         self.terms = kernel.terms
         self.tiles = {t.axis: t for t in schedule.axes}
         self._check()
@@ -40,6 +39,7 @@ class Tiling:
             if t.role == "loop" and t.tile >= axis.extent:  # one tile needs no loop
                 self.tiles[axis] = TileAxis(axis, t.tile, "resident")
         self._shown = replaceable(root for o in kernel.outputs for root in o.roots)
+        self._numerators = dict(filter(None, map(numerator, kernel.terms)))  # by what leads their softmax
         self._prepared: dict[Term, Term] = {}
         self.outputs = tuple((o, tuple(map(self._prepare, o.roots))) for o in kernel.outputs if o.size)
 
@@ -213,7 +213,7 @@ class Tiling:
         for t in term.walk():
             if t not in done:
                 merged = self._merge(rebuild(t, tuple(done[a] for a in t.args)))
-                done[t] = merged if t in self._shown else self._prepare_form(merged)
+                done[t] = merged if t in self._shown else self._prepare_form(t, merged)
         return done[term]
 
     def _merge(self, term: Term) -> Term:
@@ -231,9 +231,9 @@ class Tiling:
                 return Term(term.head, args, data, term.dtype)
         return term
 
-    def _prepare_form(self, term: Term) -> Term:
+    def _prepare_form(self, meant: Term, term: Term) -> Term:
         if term.head == "online":
-            return self._prepare_online(term)
+            return self._prepare_online(meant, term)
         if term.head == "reduce" and term.data[0] in ("max", "min") and is_float(term.dtype) and term.data[1].extent > 1:
             name, axis = term.data
             filled = self.filled(name, axis, term.args[0])
@@ -241,12 +241,15 @@ class Tiling:
             return scalar("where", lost, const(nan, term.dtype), term)
         return _defined(term) if term.head in ("quot", "rem") else term
 
-    def _prepare_online(self, term: Term) -> Term:
+    def _prepare_online(self, meant: Term, term: Term) -> Term:
         row, s, v = ONLINE[term.data[0]], *term.args
         if row.rounds:
             s, v = _widened(s), _widened(v)
         wide = Term("online", (s, v), term.data, v.dtype)
         looped = self.role(wide.data[1]) == "loop" and wide.data[1] in s.axes
+        scaled = self._numerators.get(leaders(meant)[0]) if row.name == "softmax" and not looped else None
+        if scaled is not None and (s.head == "mul" or not scaled):  # the kernel computes its exponentials anyway
+            return cast(term.dtype, plainly(wide, scaled))
         return cast(term.dtype, row.result(wide, wide) if looped else spelled(wide))
 
     # --- structure ---

@@ -67,18 +67,10 @@ def in_place(kernel: Kernel) -> Kernel:
     for o in kernel.outputs:
         made = window(o, kernel.donated - taken)
         outputs.append(made or o)
-        taken |= {made.base} if made else set()
+        taken |= {made.base} if made is not None and made.base is not None else set()
     first = max(outputs, key=lambda o: len(o.axes))
     alike = all(set(o.axes) <= set(first.axes) for o in outputs) and set(outputs[0].axes) == set(first.axes)
     return replace(kernel, outputs=tuple(outputs)) if taken and alike and not _read_elsewhere(outputs) else kernel
-
-
-def taken_over(outputs: Sequence[Stored], donated: frozenset[Tensor]) -> frozenset[Tensor]:
-    """Those of the donated tensors that a kernel with these outputs would overwrite."""
-    if not donated:
-        return donated
-    made = in_place(Kernel("", tuple(outputs), donated=donated))
-    return frozenset(o.base for o in made.outputs if isinstance(o, Window))
 
 
 def _read_elsewhere(outputs: Sequence[Stored]) -> bool:
@@ -100,7 +92,7 @@ def window(stored: Stored, donated: frozenset[Tensor]) -> Window | None:
         return None
     tests: dict[Axis, list[_Test]] = {}
     others: list[Term] = []
-    for conjunct in _conjuncts(predicate):
+    for conjunct in conjuncts(predicate):
         test = _test(conjunct, stored.axes)
         if test is None:
             others.append(conjunct)
@@ -109,8 +101,9 @@ def window(stored: Stored, donated: frozenset[Tensor]) -> Window | None:
     return _window(stored, base, tests, others, new) if tests else None
 
 
-def _conjuncts(predicate: Term) -> list[Term]:
-    return [c for a in predicate.args for c in _conjuncts(a)] if predicate.head == "and" else [predicate]
+def conjuncts(predicate: Term) -> list[Term]:
+    """The tests that together are a predicate."""
+    return [c for a in predicate.args for c in conjuncts(a)] if predicate.head == "and" else [predicate]
 
 
 def _test(term: Term, axes: Sequence[Axis]) -> _Test | None:

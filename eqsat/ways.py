@@ -1,4 +1,4 @@
-"""Reductions that array libraries do better than fold by fold: convolutions, folds of shifted slices, sums of products.
+"""Reductions that array libraries do better than fold by fold: convolutions, folds of shifted slices, sums of products, scatters.
 
 Read element by element, overlapping windows (indices such as ``2*x + r``) are a gather as large as all of them together.
 """
@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from eqsat.arrays import Array, Value, shape_of
+import numpy as np
+
+from eqsat.arrays import Array, Value, shape_of, union
 from eqsat.index import Axis, Index
 from eqsat.loads import box
 from eqsat.notation import Term, is_box, load, reduce, substitute
 from eqsat.scalars import DTYPES, is_float, is_integer
+from eqsat.scatters import Scatter, scatter
 
 if TYPE_CHECKING:
     from eqsat.evaluate import Evaluator
@@ -102,6 +105,61 @@ class Parts:
         for operand in self.operands[1:]:
             result = run.scalar(self.op, result, run.values[operand])
         return result
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A sum of which each term goes to one element, as one operation on elements counted in a row."""
+
+    scatter: Scatter
+    dtype: str
+
+    @property
+    def operands(self) -> tuple[Term, ...]:
+        return (*self.scatter.places.values(), self.scatter.arg)
+
+    def value(self, run: Evaluator) -> Value:
+        arg, bound, places = run.values[self.scatter.arg], self.scatter.bound, self.scatter.places
+        shared = tuple(a for a in union(run.values[p] for p in places.values()) if a not in bound)
+        points = (*bound, *shared)
+        rest = tuple(a for a in arg.axes if a not in points)
+        terms = prod(shape_of(points))
+        index = run.ops.apply("reshape", run.broadcast(self._number(run, shared), points), (terms,))
+        updates = run.ops.apply("reshape", run.broadcast(arg, (*points, *rest)), (terms, *shape_of(rest)))
+        axes = (*shared, *places, *rest)
+        row = (prod(shape_of((*shared, *places))), *shape_of(rest))
+        total = run.ops.apply("scatter_sum", row, run.dtype(self.dtype), index, updates)
+        return Value(run.ops.apply("reshape", total, shape_of(axes)), axes)
+
+    def _number(self, run: Evaluator, shared: tuple[Axis, ...]) -> Value:
+        """The number of the element that a term goes to; that behind the last for one that goes to none."""
+        places = self.scatter.places
+        count = prod(shape_of((*shared, *places)))
+        dtype = np.dtype("int32" if count < 1 << 31 else "int64")
+        total: Value | None = None
+        inside: Value | None = None
+        for axis in (*shared, *places):
+            if axis not in places:
+                own = Value(run.ops.apply("arange", axis.extent, dtype), (axis,))
+            else:
+                place, kind = run.values[places[axis]], np.dtype(places[axis].dtype)
+                bounds = [Value(run.ops.literal(n, kind), ()) for n in (0, axis.extent)]
+                within = run.scalar("and", run.scalar("ge", place, bounds[0]), run.scalar("lt", place, bounds[1]))
+                inside = within if inside is None else run.scalar("and", inside, within)
+                own = Value(run.ops.apply("cast", place.array, dtype), place.axes)
+            rows = total and run.scalar("mul", total, Value(run.ops.literal(axis.extent, dtype), ()))
+            total = run.scalar("add", rows, own) if rows else own
+        assert total is not None and inside is not None
+        return run.scalar("where", inside, total, Value(run.ops.literal(count, dtype), ()))
+
+
+def placed(term: Term) -> Placed | None:
+    """A reduction as a scatter, if it is one."""
+    found = scatter(term)
+    return None if found is None else Placed(found, term.dtype)
+
+
+Way = Convolution | Parts | Placed
 
 
 def otherwise(term: Term, axes: tuple[Axis, ...], factors: tuple[Term, ...], numerics: str) -> Convolution | Parts | None:

@@ -10,13 +10,12 @@ from math import prod
 from typing import Any, NamedTuple
 
 from eqsat.alpha import distinct
+from eqsat.forms import as_run
 from eqsat.index import Axis, Dynamic, Index, flatten
 from eqsat.limits import limits_of, visited
-from eqsat.notation import Kernel, Tensor, Term
+from eqsat.notation import Kernel, Tensor, Term, Window
 from eqsat.online import ONLINE
 from eqsat.scalars import DTYPES, PART, PARTS, SCALARS
-from eqsat.scans import scanned
-from eqsat.updates import in_place
 
 SECTOR_NBYTES = 32  # the least that DRAM and L2 move
 RESIDENT_K = 128  # a contracted axis up to this extent is held whole
@@ -60,7 +59,7 @@ class Work:
     """What a kernel does, before any schedule."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel = in_place(scanned(kernel))
+        self.kernel = kernel = as_run(kernel)
         bound = dict.fromkeys(t.bound for t in kernel.terms if t.bound is not None)
         self.bound_axes: tuple[Axis, ...] = tuple(a for a in bound if a not in kernel.axes)
         self.axes: tuple[Axis, ...] = (*kernel.axes, *self.bound_axes)
@@ -210,6 +209,11 @@ class Work:
         for r in self.reads:
             read[r.tensor] += prod(a.extent for a in r.scope) * r.element_nbytes
         return sum(min(n, t.nbytes) for t, n in read.items()) + sum(o.written_nbytes for o in self.kernel.outputs)
+
+    @cached_property
+    def launches(self) -> int:
+        """Its own, and one for each output that starts as zeros."""
+        return 1 + sum(isinstance(o, Window) and o.base is None for o in self.kernel.outputs)
 
     @cached_property
     def flops(self) -> int:

@@ -179,7 +179,7 @@ def vit(w, images, patch, width, heads):
     return dense(w, layer_norm(w, x)[:, 0], 10)
 
 
-@program("mixture of experts, top 2, dense", "float32[4096,512]", "float32[6,8]", calls="top_k", experts=(8, 4))
+@program("mixture of experts, top 2, dense", "float32[4096,512]", "float32[6,8]", experts=(8, 4))
 def experts(w, x, experts):
     width = x.shape[-1]
     scores, chosen = lax.top_k(x @ w(width, experts), 2)
@@ -421,7 +421,7 @@ def triangle(w, z):
     return jax.nn.sigmoid(dense(w, y, c)) * dense(w, layer_norm(w, jnp.einsum("ikc,jkc->ijc", a, b)), c)
 
 
-@program("graph network", "float32[4096,64] int32[2,32768]", "float32[5,4] int32[2,9]", calls="scatter-add")
+@program("graph network", "float32[4096,64] int32[2,32768]", "float32[5,4] int32[2,9]")
 def messages(w, nodes, edges):
     sender, receiver = edges
     sent = jax.nn.relu(dense(w, jnp.concatenate([nodes[sender], nodes[receiver]], -1), nodes.shape[-1]))
@@ -485,7 +485,7 @@ def kalman(observed):
 
 
 for _made in (
-    ("GPT-2, gradient", "GPT-2, loss", "scatter-add"), ("Llama block, gradient", "Llama block"),
+    ("GPT-2, gradient", "GPT-2, loss"), ("Llama block, gradient", "Llama block"),
     ("ResNet, gradient", "ResNet, two stages"),
     ("LSTM by scan, gradient", "LSTM by scan"), ("layers by scan, gradient", "GPT-2, layers by scan, rematerialised"),
     ("radiance field, gradient", "radiance field"), ("policy gradient, gradient", "policy gradient, clipped"),

@@ -64,6 +64,21 @@ def test_a_second_run_searches_nothing_and_says_the_same(own, searched):
     assert jnp.allclose(second(*args), attention(*args), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("layers", [20, pytest.param(60, marks=pytest.mark.nightly)])
+def test_equal_layers_are_searched_once(own, searched, layers):
+    def model(x, w):
+        for _ in range(layers):
+            x = x + jnp.tanh(x @ w) @ w.T
+        return x
+
+    args = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((16, 64), (64, 128))]
+    eqsat.optimize(model, *args)
+    count = len(searched)
+    assert count <= 3, "the first and the last may differ from the others"
+    eqsat.optimize(model, *args)
+    assert len(searched) == count
+
+
 def test_another_program_of_equal_structure_keeps_its_own_names(own, searched):
     def same(part1, y, z):
         return jax.nn.softmax(part1 @ y.T, -1) @ z

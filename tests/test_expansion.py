@@ -63,6 +63,39 @@ def test_gradient_of_pooling_selects_as_xla_does(padding, strides, fill):
     np.testing.assert_array_equal(graph.evaluate(TIES, source)[0], backward(TIES, source))
 
 
+def rows_to_rank(dtype):
+    if dtype == "int8":
+        return np.array([[3, 3, -128, 127, -128, 0, 127, 5, 5]] * 2, dtype)
+    return jnp.array([[3, 1, np.nan, -np.inf, 3, np.inf, np.nan, 0, 5], [*[-np.inf] * 8, np.nan], [7] * 9, np.arange(9)], dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("k", [1, 2, 8])
+def test_the_largest_of_a_row_come_in_order_with_the_first_of_ties(k, dtype):
+    x = rows_to_rank(dtype)
+    graph = Graph.from_jax(lambda x: lax.top_k(x, k), x)
+    assert "top_k" not in {e.name for e in graph.equations}
+    for got, wanted in zip(graph.evaluate(x), lax.top_k(x, k), strict=True):
+        assert got.dtype == wanted.dtype
+        np.testing.assert_array_equal(got, wanted)
+
+
+def test_many_of_a_row_and_long_rows_stay_calls():
+    for size, k in ((40, 9), (5000, 2), (40, 0)):
+        graph = Graph.from_jax(lambda x: lax.top_k(x, k), jnp.ones((2, size)))  # noqa: B023
+        assert "top_k" in {e.name for e in graph.equations}
+
+
+def test_a_router_is_one_kernel():
+    def router(x):
+        weights, experts = lax.top_k(jax.nn.softmax(x, -1), 2)
+        return weights / weights.sum(-1, keepdims=True), experts
+
+    program = eqsat.optimize(router, jax.ShapeDtypeStruct((4096, 8), "float32"))
+    assert len(program.launches) == 1 and not program.calls
+    assert program.validate()
+
+
 def test_random_keys_and_complex_numbers_have_a_size():
     """Calls of JAX on them stand beside kernels."""
     key, x = jax.random.key(1), jnp.linspace(0, 1, 24).reshape(4, 6)

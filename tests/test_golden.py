@@ -32,7 +32,18 @@ def int8_product(x, w, rows, columns):
     return (total.astype(jnp.float32) * rows[:, None] * columns).astype(jnp.bfloat16)
 
 
+def router(logits):
+    weights, experts = jax.lax.top_k(jax.nn.softmax(logits.astype(jnp.float32), axis=-1), 2)
+    return weights / weights.sum(-1, keepdims=True), experts
+
+
+def embedding_gradient(tokens, g):
+    return jax.vjp(lambda table: table[tokens], jnp.zeros((32000, 512), g.dtype))[1](g)[0]
+
+
 PROGRAMS = {
+    "embedding_gradient": (embedding_gradient, (*shapes((8, 512), dtype="int32"), *shapes((8, 512, 512), dtype="float32"))),
+    "router": (router, shapes((4096, 8))),
     "int8_product": (
         int8_product,
         (*shapes((1000, 1024), (1024, 4096), dtype="int8"), *shapes((1000,), (4096,), dtype="float32")),

@@ -14,6 +14,7 @@ pytest.importorskip("triton")
 from interpreters import INTERPRETERS  # noqa: E402
 
 from eqsat.backends import triton  # noqa: E402
+from eqsat.backends.triton import interpret as checked  # noqa: E402
 from eqsat.backends.triton.compiler import machine_code  # noqa: E402
 from eqsat.backends.triton.report import resident_warps  # noqa: E402
 
@@ -263,6 +264,60 @@ def test_shapes_make_programs_and_numbers_do_not():
         for scale in (0.5, 2.0):
             np.testing.assert_array_equal(fn(jnp.ones(n), scale), np.full(n, scale + 1, np.float32))
     assert len(fn.programs) == 3
+
+
+@pytest.mark.parametrize("scale", [1, 0.125])
+def test_a_softmax_takes_each_exponential_once(scale):
+    def softmax(x):
+        return jax.nn.softmax(x.astype(jnp.float32) * scale, -1).astype(x.dtype)
+
+    (planned,) = eqsat.optimize(softmax, spec(512, 1000, dtype="bfloat16")).kernels
+    assert planned.source("triton").count("tl.exp") == 1
+    x = np.stack([normal(1000), np.full(1000, -np.inf), np.full(1000, -1e30), np.where(np.arange(1000) == 7, np.nan, 1)])
+    x = np.concatenate([x, np.where(np.arange(1000) < 990, -np.inf, x[:1])]).astype(ml_dtypes.bfloat16)
+    with jax.disable_jit():
+        wanted = softmax(jnp.asarray(x))
+    for way in INTERPRETERS:
+        np.testing.assert_allclose(through(way, softmax, x)[0].astype("f"), wanted.astype("f"), rtol=1e-2, atol=1e-6)
+
+
+# --- more elements than 32 bits count ----------------------------------------------------------------------------------
+
+
+def every_4096th(x):
+    return x[::4096] + 1
+
+
+def row_sums(x):
+    return x.astype(jnp.float32).sum(1)
+
+
+def looked_up(x, i):
+    return x[i] * 2
+
+
+LARGE = {  # function, shape, what it is at the last element of the result
+    "a vector": (every_4096th, ((1 << 31) + 4097,), 8),
+    "a square": (row_sums, (46341, 46341), 7),
+    "rows at computed places": (looked_up, ((1 << 16) + 1, 1 << 15), 14),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_places_beyond_two_to_the_31_are_right(name):
+    """The last program of each kernel, on an array of which only the pages that are touched exist."""
+    fn, shape, wanted = LARGE[name]
+    places = (np.asarray([0, shape[0] - 1], np.int32),) if fn is looked_up else ()
+    (planned,) = eqsat.optimize(fn, spec(*shape, dtype="int8"), *places).kernels
+    tiles = lower(planned.kernel, planned.schedule)
+    assert ".to(tl.int64)" in (source := planned.source("triton"))
+    x = np.zeros(shape, np.int8)
+    x.reshape(-1)[-1] = 7
+    given = [x if t.shape == shape else places[0] for t in tiles.inputs]
+    (got,), report = checked.run(source, given, tiles.outputs, programs=[tiles.programs - 1], check=True)
+    assert got.reshape(-1)[-1] == wanted and not report.races
+    small = eqsat.optimize(fn, spec(*(min(n, 1 << 12) for n in shape), dtype="int8"), *places)
+    assert not any(".to(tl.int64)" in p.source("triton") for p in small.kernels if fn is not looked_up)
 
 
 # --- shared memory --------------------------------------------------------------------------------------------------------

@@ -128,10 +128,8 @@ def test_program_reads_without_calls(name: str) -> None:
     assert [call.name for call in reading.calls] == []
 
 
-def test_gradient_of_gpt2_calls_only_the_scatter_of_the_embedding() -> None:
-    reading = check(jax.grad(loss), gpt2_arguments(), by_evaluate, tolerance=2e-5)
-    (embedding,) = reading.calls
-    assert embedding.name == "scatter-add" and embedding.reason == "several updates may meet in one element"
+def test_gradient_of_gpt2_calls_nothing() -> None:
+    assert not check(jax.grad(loss), gpt2_arguments(), by_evaluate, tolerance=2e-5).calls
 
 
 def test_gradient_of_convolution() -> None:
@@ -154,7 +152,7 @@ def test_gradient_of_convolution() -> None:
         (lambda x: jnp.fft.fft(x).real + 1, (f32(8),), None),
         (lambda x: x[:0] * 2, (f32(8),), None),
         (lambda x: jax.random.normal(jax.random.key(x), (3,)), (np.uint32(3),), None),
-        (lambda x, i: x.at[i].add(1.0), (f32(8), ints(3, low=0, high=8)), ["scatter-add"]),
+        (lambda x, i: x.at[i].set(1.0), (f32(8), ints(3, low=0, high=8)), ["scatter"]),
         (lambda x: x % 0.7, (f32(8),), None),
     ],
 )

@@ -73,8 +73,34 @@ def convolution(x, w):
     return jax.lax.conv_general_dilated(x, w, (1, 2), ((1, 1), (1, 0)), dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
 
+def depthwise(x, w):
+    numbers = ("NHWC", "HWIO", "NHWC")
+    return jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=numbers, feature_group_count=x.shape[-1])
+
+
+def pooled(x):
+    least = -np.inf if jnp.issubdtype(x.dtype, jnp.floating) else np.iinfo(x.dtype).min
+    return jax.lax.reduce_window(x, np.asarray(least, x.dtype), jax.lax.max, (1, 3), (1, 2), "SAME")
+
+
+def batched(x, w):
+    return jnp.einsum("bij,bjk->bik", x, w)
+
+
+def update(x, row, place):
+    return jax.lax.dynamic_update_slice_in_dim(x, row * 2, place, 0), wide(row).sum()
+
+
+def log_sum_exp(x):
+    return jax.nn.logsumexp(wide(x), -1)
+
+
 def gather(table, places):
     return table[places] * 2
+
+
+def segment_sum(x, places):
+    return jax.ops.segment_sum(x * 2, places, 3000)
 
 
 def running_sum(x):
@@ -87,6 +113,10 @@ def running_maximum(x):
 
 def extremes(x):
     return jnp.argmax(x, -1), jnp.argmin(x, 0), jnp.max(x, -1)
+
+
+def largest(x):
+    return jax.lax.top_k(x, 3)
 
 
 def greedy(x, w):
@@ -119,10 +149,17 @@ FAMILIES = {
     "attention": (attention, lambda n: ((33, 16), (n, 16), (n, 20)), FLOATS),
     "causal_attention": (causal_attention, lambda n: ((min(n, 40), 16), (n, 16), (n, 16)), FLOATS),
     "convolution": (convolution, lambda n: ((1, 4, n, 16), (3, 2, 16, 24)), FLOATS),
+    "depthwise": (depthwise, lambda n: ((1, 5, n, 20), (3, 3, 1, 20)), FLOATS),
+    "pooled": (pooled, lambda n: ((5, n),), ALL),
+    "batched": (batched, lambda n: ((3, n, 17), (3, 17, 40)), ALL),
+    "update": (update, lambda n: ((9, n), (2, n), ("int32",)), ALL),
+    "log_sum_exp": (log_sum_exp, lambda n: ((5, n),), FLOATS),
     "gather": (gather, lambda n: ((50, n), (7, "int32")), ALL),
+    "segment_sum": (segment_sum, lambda n: ((n, 40), (n, "int32")), ("float32", "float64", "int32")),
     "running_sum": (running_sum, lambda n: ((5, n),), ALL),
     "running_maximum": (running_maximum, lambda n: ((n, 3),), ALL),
     "extremes": (extremes, lambda n: ((5, n + 1),), ALL),
+    "largest": (largest, lambda n: ((5, n + 3),), ALL),
     "greedy": (greedy, lambda n: ((17, 40), (40, n + 1)), ("int8",)),
     "variance": (variance, lambda n: ((5, n),), FLOATS),
     "split_sum": (split_sum, lambda n: ((n, 512),), ALL),

@@ -8,6 +8,8 @@ import pytest
 import eqsat
 from benchmarks.workloads.transformers import decode_step, llama_decode_step
 from eqsat.lower import lower
+from eqsat.schedule import schedules
+from eqsat.work import Work
 
 pytest.importorskip("triton")
 
@@ -157,6 +159,22 @@ def test_a_decode_step_is_right_at_every_position():
             wanted = llama_decode_step(*jax.tree.map(jnp.asarray, given))
         for got, want in zip(results, wanted, strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_kernel_in_place_may_be_tried_under_several_schedules():
+    """As a tuner does: each try starts from the array as it was, and adds once."""
+    (planned,) = eqsat.optimize(added, CACHE, ROW, np.int32(0), donate=(0,)).kernels
+    wanted = CACHE.copy()
+    wanted[:, :, 4] += ROW[:, :, 0]
+    given = {"cache": CACHE.copy(), "row": ROW, "i": np.int32(4)}
+    tries = schedules(Work(planned.kernel))
+    assert len(tries) > 2
+    for schedule in tries[:4]:
+        tiles = lower(planned.kernel, schedule)
+        for run in INTERPRETERS.values():
+            (got,) = run(tiles, [np.asarray(given[t.name]) for t in tiles.inputs])
+            np.testing.assert_array_equal(np.asarray(got).reshape(CACHE.shape), wanted)
+    np.testing.assert_array_equal(given["cache"], CACHE)
 
 
 def test_xla_is_told_of_the_buffer():

@@ -60,7 +60,10 @@ class Printer:
         self.positions = Positions(self.tiles, self.names)
         self.text_of, self.axes_of = self.positions.text_of, self.positions.axes_of
         self._inline = _inlined(program)
-        self._refs = {t: self.names(("ref", t), f"{t.name}_ref") for t in (*program.inputs, *program.outputs)}
+        refs = {t: self.names(("ref", t), f"{t.name}_ref") for t in (*program.inputs, *program.outputs)}
+        zeros = [self.names(("zeros", n), f"{program.outputs[n].name}_zeros_ref") for n in program.zeroed]
+        self._refs, given = refs, list(refs.values())
+        self._parameters = [*given[: len(program.inputs)], *zeros, *given[len(program.inputs) :]]
         for axis in program.axes:
             self.names((axis.axis, "lanes"), axis.axis.name)
 
@@ -71,7 +74,7 @@ class Printer:
         for t in self.program.axes:
             if t.role != "loop" and t.axis not in grid:
                 prelude += self.positions.prelude(t.axis, "0")
-        return [f"def kernel({', '.join(self._refs.values())}):", *indented(prelude + body)]
+        return [f"def kernel({', '.join(self._parameters)}):", *indented(prelude + body)]
 
     def _lines(self, body: tuple[Statement, ...]) -> list[str]:
         return [line for statement in body for line in self._printers[type(statement)](self, statement)]
@@ -195,7 +198,7 @@ class Printer:
 
     def _store(self, s: Store) -> list[str]:
         view = self.views[s.tensor]
-        if isinstance(s.tensor, Window):
+        if isinstance(s.tensor, Window) and s.tensor.base is not None:
             self._note(
                 f"Not in the portable box form: a part of {s.tensor.name} is written, in the buffer of {s.tensor.base.name},"
             )
@@ -214,7 +217,7 @@ class Printer:
         return frozenset(axis for i in s.index for axis in self.tiles.index_blocks(i, s.operands))
 
     def _write(self, s: Store, view: View, guards: list[Guard]) -> list[str]:
-        spans = box_of(s, view, self.tiles)
+        spans = None if s.adds else box_of(s, view, self.tiles)
         if spans is None:
             return self._scatter(s, view, guards)
         own = tuple(axis for span in spans for axis in span.axes)
@@ -244,15 +247,16 @@ class Printer:
         return f"{enclosed(text)}.reshape({', '.join(str(s.size) for s in spans if s.lanes)})"
 
     def _scatter(self, s: Store, view: View, guards: list[Guard]) -> list[str]:
-        self._note(f"Not in the portable box form: elements of {s.tensor.name} are scattered,")
+        self._note(f"Not in the portable box form: elements of {s.tensor.name} are {'added to' if s.adds else 'scattered'},")
         self._note("which is right only where programs run one after another.")
-        axes = tuple(a for a in s.axes if a in self._written(s))
+        axes = s.axes if s.adds else tuple(a for a in s.axes if a in self._written(s))
         offsets = self.positions.offsets(s.index, view, axes, s.operands, s.wide)
         mask = self.positions.mask(guards, axes, s.operands)
         at = self.names((s, "at"), f"{s.tensor.name}_at")
         dead = [f"{at} = jnp.where({mask}, {at}, {prod(view.padded)})"] if mask else []
         shaped = "" if len(view.shape) == 1 else f".reshape({', '.join(map(str, view.padded))})"
-        put = f'{self._flat(s.tensor, view)}.at[{at}].set({self._stored(s, axes)}, mode="drop"){shaped}'
+        method = "add" if s.adds else "set"
+        put = f'{self._flat(s.tensor, view)}.at[{at}].{method}({self._stored(s, axes)}, mode="drop"){shaped}'
         return [f"{at} = {bare(offsets)}", *dead, f"{self._refs[s.tensor]}[...] = {put}"]
 
     def _note(self, text: str) -> None:

@@ -145,6 +145,9 @@ def views(program: TileProgram, tiles: Tiles) -> dict[Tensor, View]:
         view = _view(output, [a for a in accesses if a.tensor in (base, output)], tiles)
         found[output] = replace(view, cuts=(None,) * len(view.shape))
         found[base] = replace(found[output], tensor=base)
+    for n in program.zeroed:
+        output = program.outputs[n]
+        found[output] = replace(found[output], cuts=(None,) * len(found[output].shape))
     return found
 
 

@@ -17,17 +17,22 @@ def wrapper(program: TileProgram, views: dict[Tensor, View], tiles: Tiles) -> li
     cut = any(axis for view in views.values() for axis in view.cuts)
     steps = [names((t.axis, "step"), f"{t.axis.name}_tile") for t in program.grid if t.count > 1] if cut else []
     prepared = [line for t in program.inputs for line in _prepare(arrays[t], views[t])]
+    zeroed = [program.outputs[n] for n in program.zeroed]
     options = [f"grid={tupled(map(str, grid))},"] if grid else []
     if cut:
-        options += ["in_specs=[", *indented(_spec(views[t], steps, program, tiles) for t in program.inputs), "],"]
+        given = [*program.inputs, *zeroed]
+        options += ["in_specs=[", *indented(_spec(views[t], steps, program, tiles) for t in given), "],"]
         options += ["out_specs=[", *indented(_spec(views[t], steps, program, tiles) for t in program.outputs), "],"]
     shapes = [f"jax.ShapeDtypeStruct({tupled(map(str, views[t].padded))}, {dtype_name(t.dtype)})," for t in program.outputs]
-    if aliases := {taken: n for n, taken in program.in_place.items()}:
+    zeros = [f"jnp.zeros({tupled(map(str, views[t].padded))}, {dtype_name(t.dtype)})" for t in zeroed]
+    aliases = {taken: n for n, taken in program.in_place.items()}
+    aliases |= {len(inputs) + k: n for k, n in enumerate(program.zeroed)}
+    if aliases:
         options.append(f"input_output_aliases={aliases},")
     options += ["out_shape=[", *indented(shapes), "],", "interpret=interpret,", "compiler_params=compiler_params,"]
     call = [f"{tupled(outputs) if len(outputs) == 1 else ', '.join(outputs)} = pl.pallas_call(", *indented(["kernel,", *options])]
     results = [_restored(arrays[t], views[t]) for t in program.outputs]
-    body = [*prepared, *call, f")({', '.join(inputs)})", f"return {tupled(results)}"]
+    body = [*prepared, *call, f")({', '.join([*inputs, *zeros])})", f"return {tupled(results)}"]
     arguments = "".join(f"{name}, " for name in inputs)
     return [f"def run({arguments}*, interpret=False, compiler_params=None):", *indented([*_about(program), *body])]
 

@@ -71,16 +71,8 @@ class _Printer:
         self.grid()
         self.residents()
         self.block(self.program.body)
-        constants = {
-            "GRID": (self.program.programs,),
-            "NUM_WARPS": self.program.num_warps,
-            "NUM_STAGES": self.program.num_stages,
-        }
-        if self.program.in_place:  # outputs written in the buffer of an input: the numbers of both
-            constants["IN_PLACE"] = self.program.in_place
-        header = self.program.header or (self.program.name,)
-        helpers = tuple(self.helpers.values())
-        return file_text(header, constants, helpers, kernel_name(self.program), tuple(self.plan.pointer.values()), self.lines)
+        name, parameters = kernel_name(self.program), tuple(self.plan.pointer.values())
+        return file_text(self.program, tuple(self.helpers.values()), name, parameters, self.lines)
 
     def line(self, text: str) -> None:
         self.lines.append("    " * self.indent + text)
@@ -271,7 +263,7 @@ class _Printer:
         low, high = padded_range(index, self.tile)
         if not index.terms:
             return "" if 0 <= low < bound else "tl.full((), False, tl.int1)"
-        wide = high >= INT32 or -low >= INT32
+        wide = high >= INT32 or low < -INT32
         own = self.blocks((*index.axes, *(a for s in index.slots for a in slots[s].axes)), target)
         text = self.index(index, own, slots, wide)
         test = f"({text} < {bound})"
@@ -311,7 +303,9 @@ class _Printer:
         arguments = [self.fill(pointer, varies, s.axes), self.operand(s.value, s.axes)]
         if mask := self.mask(s.guards, s.axes, s.operands):
             arguments.append(f"mask={mask}")
-        self.call("", "tl.store", arguments)
+        if s.adds:
+            arguments.append('sem="relaxed"')
+        self.call("", "tl.atomic_add" if s.adds else "tl.store", arguments)
 
     def right_side(self, s: Statement) -> str:
         """The expression of a statement, in parentheses where it must be."""

@@ -78,19 +78,21 @@ def run(
     """Run all programs of the emitted text, or only those numbered in `programs`, and return the outputs.
 
     Outputs start as NaN, integers as a bit pattern, so that what no program stores shows; one that is written in the buffer of an
-    input starts as that. With `check` the second
+    input starts as that, one that is added to as zeros. With `check` the second
     result is a Report, else None.
     """
     module = load(source)
     given = [np.ascontiguousarray(a).reshape(np.shape(a)) for a in inputs]
     in_place = getattr(module, "IN_PLACE", {})
+    zeroed = getattr(module, "ZEROED", ())
     outputs = [
-        given[in_place[n]].copy() if n in in_place else poisoned(spec.shape, spec.dtype) for n, spec in enumerate(output_specs)
+        given[in_place[n]].copy() if n in in_place else (np.zeros if n in zeroed else poisoned)(spec.shape, spec.dtype)
+        for n, spec in enumerate(output_specs)
     ]
     arrays = given + outputs
     function = kernel(module)
     named = dict(zip(inspect.signature(function.fn).parameters, arrays, strict=True))
-    written = [name for n, name in enumerate(list(named)[len(inputs) :]) if n not in in_place]
+    written = [name for n, name in enumerate(list(named)[len(inputs) :]) if n not in in_place and n not in zeroed]
     recorder = Recorder(named, written) if check else None
     with _lock, np.errstate(all="ignore"), _interpreting(module, recorder):
         _run_programs(function, named, range(module.GRID[0]) if programs is None else programs, module.GRID[0], recorder)
@@ -123,7 +125,10 @@ def _run_programs(function: Any, named: dict[str, Array], programs: Iterable[int
 
 @dataclass
 class _Traffic:
-    """One array: its address range, and for every byte whether it was loaded and who stored it (-1: nobody)."""
+    """One array: its address range, and for every byte whether it was loaded and who stored it (program + 1; 0: nobody).
+
+    Maps and counts of a huge array take memory and time for what is touched of it alone.
+    """
 
     name: str
     array: Array
@@ -131,24 +136,30 @@ class _Traffic:
     end: int = field(init=False)
     loaded: int = 0
     stored: int = 0
+    unique_loaded: int = 0
+    unique_stored: int = 0
     races: int = 0
 
     def __post_init__(self) -> None:
         self.start = self.array.ctypes.data
         self.end = self.start + self.array.nbytes
         self.seen = np.zeros(self.array.nbytes, bool)
-        self.writer = np.full(self.array.nbytes, -1, np.int64)
+        self.writer = np.zeros(self.array.nbytes, np.int32)
 
     def load(self, offsets: Array, size: int) -> None:
         self.loaded += len(offsets) * size
-        self.seen[_bytes_of(offsets, size)] = True
+        touched = _bytes_of(offsets, size)
+        self.unique_loaded += int((~self.seen[touched]).sum())
+        self.seen[touched] = True
 
-    def store(self, offsets: Array, size: int, program: int) -> None:
+    def store(self, offsets: Array, size: int, program: int, adds: bool) -> None:
+        """Programs that add to the same place are no race."""
         self.stored += len(offsets) * size
         touched = _bytes_of(offsets, size)
         before = self.writer[touched]
-        self.races += int(((before >= 0) & (before != program)).sum()) // size
-        self.writer[touched] = program
+        self.unique_stored += int((before == 0).sum())
+        self.races += 0 if adds else int(((before > 0) & (before != program + 1)).sum()) // size
+        self.writer[touched] = program + 1
 
 
 def _bytes_of(offsets: Array, size: int) -> Array:
@@ -164,7 +175,7 @@ class Recorder:
         self.program = 0
         self.sectors = {"load": [0, 0], "store": [0, 0]}
 
-    def access(self, kind: str, addresses: Array, mask: Array, size: int) -> None:
+    def access(self, kind: str, addresses: Array, mask: Array, size: int, adds: bool = False) -> None:
         live = addresses[np.broadcast_to(mask, addresses.shape).astype(bool)].astype(np.int64).ravel()
         if not live.size:
             return
@@ -175,7 +186,7 @@ class Recorder:
             inside = (live >= t.start) & (live + size <= t.end)
             if inside.any():
                 offsets, live = live[inside] - t.start, live[~inside]
-                t.load(offsets, size) if kind == "load" else t.store(offsets, size, self.program)
+                t.load(offsets, size) if kind == "load" else t.store(offsets, size, self.program, adds)
         if live.size:
             raise KernelFault(self.fault(kind, live))
 
@@ -195,9 +206,9 @@ class Recorder:
         return Report(
             loaded=counts((t, t.loaded) for t in every),
             stored=counts((t, t.stored) for t in every),
-            unique_loaded=counts((t, int(t.seen.sum())) for t in every),
-            unique_stored=counts((t, int((t.writer >= 0).sum())) for t in every),
-            unwritten=counts((t, int((t.writer < 0).sum())) for t in every if t.name in self.outputs),
+            unique_loaded=counts((t, t.unique_loaded) for t in every),
+            unique_stored=counts((t, t.unique_stored) for t in every),
+            unwritten=counts((t, t.array.nbytes - t.unique_stored) for t in every if t.name in self.outputs),
             races=counts((t, t.races) for t in every),
             sector_efficiency={kind: useful / moved for kind, (moved, useful) in self.sectors.items() if moved},
         )
@@ -345,6 +356,16 @@ def _storer(recorder: Recorder | None) -> Callable[..., Any]:
     return masked_store
 
 
+def _adder(recorder: Recorder | None) -> Callable[..., Any]:
+    def atomic_rmw(self: Any, operation: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
+        mask = _lanes(mask)
+        if recorder is not None:
+            recorder.access("store", pointers.data, mask.data, value.data.dtype.itemsize, adds=True)
+        return _STOCK["create_atomic_rmw"](self, operation, pointers, value, mask, *rest)
+
+    return atomic_rmw
+
+
 def _replacements(recorder: Recorder | None) -> dict[str, Callable[..., Any]]:
     return {
         "binary_op": _binary,
@@ -353,6 +374,7 @@ def _replacements(recorder: Recorder | None) -> dict[str, Callable[..., Any]]:
         "create_dot": _dot,
         "create_masked_load": _loader(recorder),
         "create_masked_store": _storer(recorder),
+        "create_atomic_rmw": _adder(recorder),
     }
 
 

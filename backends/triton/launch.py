@@ -6,6 +6,8 @@ on CUDA devices only; it can be traced and lowered anywhere.
 
 from __future__ import annotations
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,10 +25,14 @@ def call(source: str, program: TileProgram, *arrays: jax.Array, target: str | in
     if program.programs == 0:
         return tuple(jnp.zeros(t.shape, t.dtype) for t in program.outputs)
     name, text = triton_ir(source, program, capability(target))
+    zeros = [jnp.zeros(program.outputs[n].shape, program.outputs[n].dtype) for n in program.zeroed]
+    text = _with_unused(text, len(arrays), len(zeros))
     results = tuple(jax.ShapeDtypeStruct(t.shape, np.dtype(t.dtype)) for t in program.outputs)  # type: ignore[no-untyped-call]
     aliases = {taken: n for n, taken in program.in_place.items()}  # XLA copies the input first if it is needed later
+    aliases |= {len(arrays) + k: n for k, n in enumerate(program.zeroed)}
     outputs = jax.ffi.ffi_call(CUSTOM_CALL, results, input_output_aliases=aliases)(
         *arrays,
+        *zeros,
         name=name,
         ir=text,
         num_warps=np.int32(program.num_warps),
@@ -37,6 +43,16 @@ def call(source: str, program: TileProgram, *arrays: jax.Array, target: str | in
         debug=False,
     )
     return tuple(outputs)
+
+
+def _with_unused(ir: str, place: int, count: int) -> str:
+    """The kernel with parameters at a place that it does not use, as each operand of the call is one."""
+    head = re.search(r"(tt\.func public @\w+\()(.*?)(\) attributes)", ir)
+    if head is None:
+        raise ValueError(f"no kernel in the compiler's IR:\n{ir[:500]}")
+    parameters = re.findall(r"%\w+: [^{]*\{[^}]*\}", head[2])
+    parameters[place:place] = [f"%unused_{n}: !tt.ptr<i8> {{tt.divisibility = 16 : i32}}" for n in range(count)]
+    return f"{ir[: head.start(2)]}{', '.join(parameters)}{ir[head.end(2) :]}"
 
 
 def _check(program: TileProgram, arrays: tuple[jax.Array, ...]) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from eqsat.scalars import DTYPES, SCALARS
+from eqsat.tile import TileProgram
 
 LINE = 118  # characters; a longer call is written with one argument a line
 PROPAGATE = ", propagate_nan=tl.PropagateNan.ALL"  # said of floats alone
@@ -46,8 +47,7 @@ def docstring(lines: tuple[str, ...]) -> str:
 
 
 def file_text(
-    header: tuple[str, ...],
-    constants: Mapping[str, object],
+    program: TileProgram,
     helpers: tuple[str, ...],
     name: str,
     parameters: tuple[str, ...],
@@ -59,13 +59,23 @@ def file_text(
     signature = f"def {name}({', '.join(parameters)}):"
     if len(signature) > LINE:
         signature = "\n".join([f"def {name}(", *(f"    {p}," for p in parameters), "):"])
+    constants: dict[str, object] = {
+        "GRID": (program.programs,),
+        "NUM_WARPS": program.num_warps,
+        "NUM_STAGES": program.num_stages,
+    }
+    if program.in_place:  # outputs written in the buffer of an input: the numbers of both
+        constants["IN_PLACE"] = program.in_place
+    if program.zeroed:  # outputs that the kernel adds to
+        constants["ZEROED"] = program.zeroed
     return (
-        f"{docstring(header)}\n\nimport triton\nimport triton.language as tl\n{library}\n"
+        f"{docstring(program.header or (program.name,))}\n\nimport triton\nimport triton.language as tl\n{library}\n"
         + "".join(f"{key} = {value}\n" for key, value in constants.items())
         + "\n\n"
         + "".join(f"{text}\n\n\n" for text in helpers)
         + f"@triton.jit\n{signature}\n{body}\n\n\n"
         + 'def launch(*tensors):\n    """Run the kernel on torch tensors: the inputs, then the outputs."""\n'
+        + "".join(f"    tensors[{len(program.inputs) + n}].zero_()\n" for n in program.zeroed)
         + f"    {name}[GRID](*tensors, num_warps=NUM_WARPS, num_stages=NUM_STAGES)\n"
     )
 

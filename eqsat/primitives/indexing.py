@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from eqsat.index import Index
-from eqsat.notation import Term, const, pos
+from eqsat.notation import Term, cast, const, const_value, pos
 from eqsat.primitives.fold import converted, index_of, scalar
-from eqsat.primitives.table import Opaque, Out, View, choose, reads
+from eqsat.primitives.table import Opaque, Out, View, choose, fold_axes, folded, reads
 from eqsat.scalars import DTYPES, is_float
 
 
@@ -129,12 +129,14 @@ class Window(Lookup):
 
 @reads("scatter", "scatter-add", loads=(2,))
 def scatter(out: Out, x: View, indices: View, updates: View, dimension_numbers: Any, mode: Any, **params: Any) -> Term:
-    """One update per element at most: its place is computed, as in dynamic_update_slice. Several would have to be summed."""
+    """One update per element at most: its place is computed, as in dynamic_update_slice. Several are summed by their places."""
     numbers = dimension_numbers
     batch = dict(zip(map(int, numbers.scatter_indices_batching_dims), map(int, numbers.operand_batching_dims), strict=True))
-    if any(n != 1 and d not in batch for d, n in enumerate(indices.shape[:-1])):
-        raise Opaque("several updates may meet in one element")
     adds = params.get("update_jaxpr") is not None
+    if any(n != 1 and d not in batch for d, n in enumerate(indices.shape[:-1])):
+        if not adds:
+            raise Opaque("several updates may meet in one element")
+        return _scattered_sum(out, x, indices, updates, numbers, batch, str(mode))
     rows = [out.indices[batch[d]] if d in batch else Index() for d in range(len(indices.shape) - 1)]
     starts = {int(d): indices.at([*rows, Index.of(k)]) for k, d in enumerate(numbers.scatter_dims_to_operand_dims)}
     skipped = {int(d) for d in (*numbers.inserted_window_dims, *numbers.operand_batching_dims)}
@@ -153,3 +155,37 @@ def scatter(out: Out, x: View, indices: View, updates: View, dimension_numbers: 
     places = [next(inner) if d in numbers.update_window_dims else next(outer) for d in range(len(updates.shape))]
     update = updates.loaded(places, window.operands)
     return window.choose(scalar("add", x.term, update) if adds else update, x.term)
+
+
+def _scattered_sum(out: Out, x: View, indices: View, updates: View, numbers: Any, batch: dict[int, int], mode: str) -> Term:
+    """For each element the sum of all updates, of which those with other places count 0 (see `eqsat.scatters`)."""
+    counts, row = indices.shape[:-1], DTYPES[out.dtype]
+    if 0 in (*counts, *updates.shape):
+        raise Opaque("no updates")
+    if row.kind == "bool" or row.compute != out.dtype:  # a sum in float32 would move several times the bytes
+        raise Opaque("a narrow sum is rounded at each update")
+    folds = fold_axes(counts)
+    own = [Index.of(axis) if axis.extent > 1 else Index() for axis in folds]
+    rows = [out.indices[batch[d]] if d in batch else index for d, index in enumerate(own)]
+    starts = {int(d): indices.at([*rows, Index.of(k)]) for k, d in enumerate(numbers.scatter_dims_to_operand_dims)}
+    skipped = {int(d) for d in (*numbers.inserted_window_dims, *numbers.operand_batching_dims)}
+    sizes, places, tests = iter(updates.shape[d] for d in numbers.update_window_dims), [], list[Term]()
+    for d, (i, n) in enumerate(zip(out.indices, out.shape, strict=True)):
+        size = 1 if d in skipped else next(sizes)
+        if size not in (1, n):
+            raise Opaque("updates of several elements may meet in one")
+        if d in starts:
+            start = starts[d] if DTYPES[starts[d].dtype].nbytes >= 4 else converted("int32", starts[d])
+            if n - 1 > np.iinfo(start.dtype).max:
+                raise Opaque("more elements than an index can say")
+            start = clamped(start, n - size) if "CLIP" in mode else start
+            tests.append(scalar("eq", start, pos(i if size == 1 else Index(), start.dtype)))
+        if d not in skipped:
+            places.append(i if size == n else Index())
+    inner, outer = iter(places), iter(rows)
+    update = updates.at([next(inner) if d in numbers.update_window_dims else next(outer) for d in range(len(updates.shape))])
+    wide = out.dtype if row.nbytes >= 4 else f"{row.kind}32"  # that memory can add to
+    bound = tuple(axis for d, axis in enumerate(folds) if d not in batch and axis.extent > 1)
+    total = folded("sum", bound, choose(tests, cast(wide, update), const(0, wide)))
+    fresh = x.term.head == "const" and const_value(x.term) == 0
+    return cast(out.dtype, total if fresh else scalar("add", cast(wide, x.term), total))
