@@ -153,6 +153,20 @@ class Index:
             return self
         return _evaluate(self, lambda atom: values.get(atom, Index.of(atom)) if isinstance(atom, Axis) else None)
 
+    def within(self, axis: Axis, low: int, high: int) -> Index:
+        """This index where the axis lies in low .. high; quotients and remainders that are affine there are gone."""
+
+        def affine(atom: Atom) -> Index | None:
+            if not isinstance(atom, Quotient | Remainder) or axis not in atom.index.axes:
+                return Index(((atom, 1),))
+            part = Axis(f"{axis.name}'", high - low + 1)
+            made = Index(((atom, 1),)).substitute({axis: Index.of(part) + low})
+            if any(isinstance(a, Quotient | Remainder) for a, _ in made.terms):
+                return None
+            return made.substitute({part: Index.of(axis) - low})
+
+        return self if low > high else _evaluate(self, affine)
+
     def renumber(self, slots: Mapping[int, int]) -> Index:
         """Renumber the operands that this index uses."""
         if not self.slots:

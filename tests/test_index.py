@@ -120,6 +120,22 @@ def test_substitution_commutes_with_evaluation(expression, for_i, for_k):
         assert value_of(replaced, p) == value_of(index, moved)
 
 
+@given(expressions(), st.sampled_from(AXES[:3]), st.data())
+def test_an_index_within_positions_has_its_values_there(expression, axis, data):
+    index, _ = expression
+    low = data.draw(st.integers(0, axis.extent - 1))
+    high = data.draw(st.integers(low, axis.extent - 1))
+    there = [p for p in POINTS if low <= p[axis] <= high]
+    assert [value_of(index.within(axis, low, high), p) for p in there] == [value_of(index, p) for p in there]
+
+
+def test_a_quotient_is_decided_within_positions():
+    x = Index.of(AXES[1])
+    assert (x // 3).within(AXES[1], 3, 5) == Index.of(1)
+    assert (x % 3).within(AXES[1], 3, 5) == x - 3
+    assert (x // 3).within(AXES[1], 2, 5) == x // 3
+
+
 @given(expressions())
 def test_substituting_axes_by_themselves_changes_nothing(expression):
     index, _ = expression

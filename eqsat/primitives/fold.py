@@ -11,8 +11,8 @@ import operator
 import jax.numpy as jnp
 import numpy as np
 
-from eqsat.index import Index
-from eqsat.notation import Term, cast, const, const_value, pos, rebuild
+from eqsat.index import Axis, Index, Quotient
+from eqsat.notation import Term, cast, const, const_value, load, pos, rebuild
 from eqsat.notation import scalar as exact
 from eqsat.scalars import DTYPES, SCALARS, is_float, is_integer
 
@@ -35,7 +35,8 @@ def scalar(op: str, *args: Term) -> Term:
     if len(args) == 2 and args[0].dtype == args[1].dtype and is_integer(args[0].dtype):
         x, y = index_of(args[0]), index_of(args[1])
         if x is not None and y is not None:
-            return _decided(op, x, y) or _computed(op, x, y, args[0].dtype) or exact(op, *args)
+            dtype = args[0].dtype
+            return _decided(op, x, y) or _computed(op, x, y, dtype) or _simpler(op, x - y, dtype) or exact(op, *args)
     return exact(op, *args)
 
 
@@ -57,6 +58,9 @@ def _chosen(args: tuple[Term, ...]) -> Term | None:
         return then if const_value(predicate) else otherwise
     if then.dtype == "bool" and then.head == otherwise.head == "const" and then is not otherwise:
         return predicate if const_value(then) else exact("not", predicate)
+    if (limit := _limit(predicate)) is not None:
+        axis, below, above = limit
+        return exact("where", predicate, within(then, axis, *below), within(otherwise, axis, *above))
     return None
 
 
@@ -106,3 +110,85 @@ def _computed(op: str, x: Index, y: Index, dtype: str) -> Term | None:
     elif op in ("quot", "rem") and not y.terms and y.constant > 0 and x.range[0] >= 0:
         result = x // y.constant if op == "quot" else x % y.constant
     return None if result is None else term_of(result, dtype)
+
+
+# --- comparisons of positions -------------------------------------------------------------------------------------------
+
+_Interval = tuple[int, int]  # smallest and largest position
+
+
+def _simpler(op: str, distance: Index, dtype: str) -> Term | None:
+    """A comparison of a distance with zero without what cannot change its outcome: g*8 + c < 16 is g < 2, g//4 < 2 is g < 8."""
+    if op not in _ORDER:
+        return None
+    below, shift = _ORDER[op]  # distance < shift, or distance >= shift
+    whole, bound = Index(distance.terms), shift - distance.constant
+    while (step := _divided(whole, bound) or _multiplied(whole, bound)) is not None:
+        whole, bound = step
+    if whole.terms == distance.terms:
+        return None
+    left, right = term_of(whole, dtype), term_of(Index.of(bound), dtype)
+    return None if left is None or right is None else exact("lt" if below else "ge", left, right)
+
+
+_ORDER = {"lt": (True, 0), "le": (True, 1), "ge": (False, 0), "gt": (False, 1)}
+
+
+def _divided(whole: Index, bound: int) -> tuple[Index, int] | None:
+    """f*g + c < f*b is g < b, where c lies in 0 .. f-1."""
+    for factor in sorted({abs(c) for _, c in whole.terms} - {1}, reverse=True):
+        coarse = Index(tuple((a, c // factor) for a, c in whole.terms if c % factor == 0))
+        low, high = Index(tuple((a, c) for a, c in whole.terms if c % factor)).range
+        quotient, rest = divmod(bound, factor)
+        if 0 <= low and high < factor and not low < rest <= high:
+            return coarse, quotient + (high < rest)
+    return None
+
+
+def _multiplied(whole: Index, bound: int) -> tuple[Index, int] | None:
+    """g//f < b is g < f*b."""
+    if len(whole.terms) != 1:
+        return None
+    ((atom, factor),) = whole.terms
+    if factor != 1 or not isinstance(atom, Quotient):
+        return None
+    return Index(atom.index.terms), bound * atom.divisor - atom.index.constant
+
+
+def _limit(predicate: Term) -> tuple[Axis, _Interval, _Interval] | None:
+    """Where a comparison with an axis holds, and where it does not."""
+    if predicate.head not in _ORDER:
+        return None
+    x, y = map(index_of, predicate.args)
+    if x is None or y is None or len((x - y).terms) != 1:
+        return None
+    ((axis, factor),), constant = (x - y).terms, (x - y).constant
+    if not isinstance(axis, Axis) or factor != 1:
+        return None
+    is_below, shift = _ORDER[predicate.head]
+    below, above = (0, shift - constant - 1), (shift - constant, axis.extent - 1)
+    return (axis, below, above) if is_below else (axis, above, below)
+
+
+def within(term: Term, axis: Axis, low: int, high: int) -> Term:
+    """A term equal to this one where the axis lies in low .. high: quotients, remainders and comparisons may be decided there."""
+    done: dict[Term, Term] = {}
+    here = {axis: Index.of(Axis(axis.name, high - low + 1)) + low}
+
+    def visit(t: Term) -> Term:
+        if axis not in t.axes or low > high:
+            return t
+        if t not in done:
+            args = tuple(map(visit, t.args))
+            x, y = map(index_of, args) if t.head in _COMPARE else (None, None)
+            if x is not None and y is not None and (outcome := _decided(t.head, x.substitute(here), y.substitute(here))):
+                done[t] = outcome
+            elif t.head == "load":
+                done[t] = load(t.tensor, (i.within(axis, low, high) for i in t.indices), args)
+            elif t.head == "pos":
+                done[t] = pos(t.data.within(axis, low, high), t.dtype)
+            else:
+                done[t] = scalar(t.head, *args) if t.head in SCALARS else rebuild(t, args)
+        return done[t]
+
+    return visit(term)
