@@ -222,6 +222,15 @@ class Graph:
         """JAX's 64-bit mode if the program needs it; to run it in."""
         return jax.enable_x64(True) if self.wide else nullcontext()
 
+    def in_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, run in that mode."""
+
+        def run(*args: Any) -> Any:
+            with self.mode():
+                return function(*args)
+
+        return run
+
     def evaluate(self, *flat: Any) -> list[Any]:
         """The outputs for flat arguments, one equation after the other; traceable."""
         if len(flat) != len(self.inputs):

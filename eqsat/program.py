@@ -7,7 +7,7 @@ import pkgutil
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -203,10 +203,10 @@ class Program:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The outputs for arguments of the structure, shapes and dtypes that the program was made for; uses up donated ones."""
-        if self._dispatched is not None and not traced():
+        call = self._dispatched
+        if call is not None and not traced():
             try:
-                with self.graph.mode():
-                    return self._dispatched(list(self.constants.values()), args, kwargs)
+                return call(args, kwargs)
             except TypeError:
                 self.flat(*args, **kwargs)  # says so where an argument does not fit
                 raise
@@ -215,7 +215,7 @@ class Program:
         return jax.tree_util.tree_unflatten(self.graph.out_tree, results)
 
     @cached_property
-    def _dispatched(self) -> Callable[..., Any] | None:
+    def _dispatched(self) -> Callable[[tuple[Any, ...], Mapping[str, Any]], Any] | None:
         """A call as `jax.jit` dispatches it, which looks at arguments once per type; None where a call has more to do."""
         if self.donated or self._prepared_tensors or self.function.in_line:
             return None
@@ -224,7 +224,8 @@ class Program:
             results = program_p.bind(*constants, *self._flat(args, kwargs), function=self.function)
             return jax.tree_util.tree_unflatten(self.graph.out_tree, results)
 
-        return jax.jit(call, compiler_options=KEEP_CASTS)
+        held = partial(jax.jit(call, compiler_options=KEEP_CASTS), list(self.constants.values()))
+        return self.graph.in_mode(held) if self.graph.wide else held
 
     def flat(self, *args: Any, **kwargs: Any) -> list[Array]:
         """The arguments as a flat list of arrays; raises TypeError or ValueError where they do not fit."""

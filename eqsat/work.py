@@ -13,8 +13,8 @@ from eqsat.alpha import distinct
 from eqsat.forms import as_run
 from eqsat.index import Axis, Dynamic, Index, flatten
 from eqsat.limits import limits_of, visited
-from eqsat.notation import Kernel, Tensor, Term, Window
-from eqsat.online import ONLINE
+from eqsat.notation import Kernel, Tensor, Term, Window, rebuild
+from eqsat.online import ONLINE, spelled
 from eqsat.scalars import DTYPES, PART, PARTS, SCALARS
 
 SECTOR_NBYTES = 32  # the least that DRAM and L2 move
@@ -84,7 +84,12 @@ class Work:
         return self._operations(self.kernel.terms, self.contractions)
 
     def as_arrays(self) -> tuple[dict[tuple[frozenset[Axis], str, int], float], list[Contraction]]:
-        """Operations and contractions where each value is an array, computed once whatever its axes are called."""
+        """Operations and contractions where each value is an array, computed once whatever its axes are called.
+
+        All that waits for another reduction does so, but for softmax's sums, which share their exponentials.
+        """
+        if any(_waits(t) for t in self.kernel.terms):
+            return Work(_apart(self.kernel)).as_arrays()
         terms = distinct(self.kernel.terms)
         kept = set(terms)
         contractions = [c for c in self.contractions if c.term in kept]
@@ -294,3 +299,17 @@ def _along(t: Term) -> tuple[Term, ...]:
     """The terms below a reduction that vary along its axis, or bind it too."""
     below = dict.fromkeys(u for a in t.args for u in a.walk())
     return tuple(u for u in below if t.bound in u.axes or u.bound == t.bound)
+
+
+def _waits(t: Term) -> bool:
+    """True for an online reduction that arrays take in two passes."""
+    return t.head == "online" and t.data[0] != "softmax"
+
+
+def _apart(kernel: Kernel) -> Kernel:
+    """The kernel with two passes for each of those."""
+    done: dict[Term, Term] = {}
+    for t in kernel.terms:
+        new = rebuild(t, tuple(done[a] for a in t.args))
+        done[t] = spelled(new) if _waits(new) else new
+    return replace(kernel, outputs=tuple(replace(o, term=done[o.term]) for o in kernel.outputs))
