@@ -24,6 +24,7 @@ OPERATIONS: dict[str, str] = {
     "transpose": "jnp.transpose({0}, {1})",
     "broadcast": "jnp.broadcast_to({0}, {1})",
     "pad": "jnp.pad({0}, {1})",
+    "pad_with": "jnp.pad({0}, {1}, constant_values={2})",
     "slice": "lax.slice({0}, {1}, {2}, {3})",
     "flip": "jnp.flip({0}, {1})",
     "take": "jnp.take({0}, {1}, axis={2}, mode='clip')",
@@ -48,8 +49,8 @@ OPERATIONS: dict[str, str] = {
     "reduce_min_float": (
         "lax.convert_element_type(jnp.where(jnp.any({0} != {0}, axis={1}), jnp.nan, jnp.min({0}, axis={1})), {2})"
     ),
-    "max_float": "jnp.where(({0} != {0}) | ({1} != {1}), {0} + {1}, jnp.maximum({0}, {1}))",
-    "min_float": "jnp.where(({0} != {0}) | ({1} != {1}), {0} + {1}, jnp.minimum({0}, {1}))",
+    "max_float": "jnp.where({1} != {1}, {1}, jnp.where({0} < {1}, {1}, {0}))",
+    "min_float": "jnp.where({1} != {1}, {1}, jnp.where({0} > {1}, {1}, {0}))",
     "scan_sum": "lax.cumsum({0}, axis={1}, reverse={2})",
     "scan_prod": "lax.cumprod({0}, axis={1}, reverse={2})",
     "scan_max": "lax.cummax({0}, axis={1}, reverse={2})",

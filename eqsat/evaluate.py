@@ -19,14 +19,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from eqsat.arrays import JAX, NUMPY, Array, Arrays, Value, names_of, shape_of, union
+from eqsat.digits import breakpoints, digits_of, folded_by_digits, number_of
 from eqsat.index import Axis, Index, Quotient, Remainder
-from eqsat.loads import digits_of, index_breakpoints, index_dtype, load_value, number_of
+from eqsat.loads import index_dtype, load_value
 from eqsat.maxima import replaceable
 from eqsat.notation import Stored, Tensor, Term, const_value, reduce, substitute
 from eqsat.online import spelled
 from eqsat.scalars import DTYPES, REDUCTIONS, SCALARS, is_float, is_integer
 from eqsat.scans import Running, running
-from eqsat.ways import Way, otherwise, placed
+from eqsat.ways import Way, otherwise, padded, placed
 
 
 def evaluate(
@@ -56,13 +57,10 @@ def evaluate_all(
     """Several terms over their axes; what they share is computed once. Other `numerics` may take sums apart."""
     wanted = list(wanted)
     evaluator = Evaluator(dict(arrays), ops, widen, numerics)
+    breaks = breakpoints(term for term, _ in wanted)
     if ops.convolves:  # not the oracle
+        wanted = [(folded_by_digits(term, breaks), axes) for term, axes in wanted]
         evaluator.replaceable = replaceable(term for term, _ in wanted)
-    breaks: dict[Axis, set[int]] = {}
-    for t in dict.fromkeys(t for term, _ in wanted for t in term.walk()):
-        _ = t.axes  # operands come first in a walk, so that this cached fact never recurses deeply
-        for index in t.indices if t.head in ("load", "pos") else ():
-            index_breakpoints(index, breaks)
     with np.errstate(**({"all": "ignore"} if ops is NUMPY else {})):  # type: ignore[arg-type]
         return [_over_digits(evaluator, term, axes, breaks) for term, axes in wanted]
 
@@ -127,13 +125,18 @@ class Evaluator:
         return self.values[term]
 
     def _operands(self, term: Term) -> tuple[Term, ...]:
-        if term.head == "reduce" and running(term) is None:
+        if term.head == "where" or (term.head == "reduce" and running(term) is None):
             if term not in self.ways:
-                others = otherwise(term, *sum_of_product(term), self.numerics) if self.ops.convolves else None
-                self.ways[term] = placed(term) or others
+                self.ways[term] = self._way(term)
             if (found := self.ways[term]) is not None:
                 return found.operands
         return operands(term)
+
+    def _way(self, term: Term) -> Way | None:
+        if term.head == "where":
+            return padded(term) if self.ops.convolves else None
+        others = otherwise(term, *sum_of_product(term), self.numerics) if self.ops.convolves else None
+        return placed(term) or others
 
     def _compute(self, term: Term) -> Value:
         if (found := self.ways.get(term)) is not None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 
 from eqsat.arrays import Value, shape_of
-from eqsat.index import Axis, Index, Quotient, Remainder
+from eqsat.digits import digits_of, index_breakpoints, number_of
+from eqsat.index import Axis, Index
 from eqsat.notation import Tensor, Term, is_box
 
 if TYPE_CHECKING:
@@ -168,41 +169,6 @@ def _split_axes(indices: tuple[Index, ...], keep: frozenset[Axis]) -> tuple[tupl
     digits = digits_of({a: marks for a, marks in breaks.items() if a not in keep})
     values = {a: number_of(ds) for a, ds in digits.items()}
     return tuple(i.substitute(values) for i in indices), digits
-
-
-def digits_of(breaks: dict[Axis, set[int]]) -> dict[Axis, tuple[Axis, ...]]:
-    """The digits of each axis that its breakpoints split, outermost first; breakpoints must divide one another."""
-    digits: dict[Axis, tuple[Axis, ...]] = {}
-    for axis, found in breaks.items():
-        marks = [1, *sorted(b for b in found if 1 < b < axis.extent), axis.extent]
-        steps = list(zip(marks, marks[1:], strict=False))
-        if len(steps) > 1 and not any(b % a for a, b in steps):
-            digits[axis] = tuple(Axis(f"{axis.name}.{m}", n // m) for m, n in reversed(steps))
-    return digits
-
-
-def number_of(digits: tuple[Axis, ...]) -> Index:
-    total = Index()
-    for digit in digits:
-        total = total * digit.extent + digit
-    return total
-
-
-def index_breakpoints(index: Index, breaks: dict[Axis, set[int]]) -> None:
-    for atom, _ in index.terms:
-        if isinstance(atom, Quotient | Remainder):
-            _breakpoints(atom.index, atom.divisor, breaks)
-
-
-def _breakpoints(index: Index, divisor: int, breaks: dict[Axis, set[int]]) -> None:
-    """Collect the divisors at which the axes of ``index // divisor`` and ``index % divisor`` fall into digits."""
-    for atom, coefficient in index.terms:
-        below = divisor // abs(coefficient) if divisor % coefficient == 0 else 1
-        if isinstance(atom, Axis):
-            breaks.setdefault(atom, set()).add(below)
-        elif isinstance(atom, Quotient | Remainder):
-            _breakpoints(atom.index, atom.divisor, breaks)
-            _breakpoints(atom.index, below * (atom.divisor if isinstance(atom, Quotient) else 1), breaks)
 
 
 def _join_digits(run: Evaluator, value: Value, digits: dict[Axis, tuple[Axis, ...]]) -> Value:

@@ -14,7 +14,7 @@ import numpy as np
 from eqsat.arrays import Array, Value, shape_of, union
 from eqsat.index import Axis, Index
 from eqsat.loads import box
-from eqsat.notation import Term, is_box, load, reduce, substitute
+from eqsat.notation import Term, const_value, is_box, load, reduce, substitute
 from eqsat.scalars import DTYPES, is_float, is_integer
 from eqsat.scatters import Scatter, scatter
 
@@ -101,10 +101,43 @@ class Parts:
     operands: tuple[Term, ...]
 
     def value(self, run: Evaluator) -> Value:
-        result = run.values[self.operands[0]]
-        for operand in self.operands[1:]:
-            result = run.scalar(self.op, result, run.values[operand])
-        return result
+        return _left_to_right(run, self.op, [run.values[o] for o in self.operands])
+
+
+def _left_to_right(run: Evaluator, op: str, values: list[Value]) -> Value:
+    result, *rest = values
+    for value in rest:
+        result = run.scalar(op, result, value)
+    return result
+
+
+@dataclass(frozen=True)
+class Slices:
+    """A fold of windows along one axis of `whole`: an elementwise operation on one slice for each place in a window."""
+
+    op: str
+    whole: Term  # evaluated once: what it masks or pads is so for all slices
+    axis: Axis  # of `whole`
+    across: Axis
+    stride: int
+    count: int
+
+    @property
+    def operands(self) -> tuple[Term, ...]:
+        return (self.whole,)
+
+    def value(self, run: Evaluator) -> Value:
+        whole = run.values[self.whole]
+        dim = whole.axes.index(self.axis)
+        axes = (*whole.axes[:dim], self.across, *whole.axes[dim + 1 :])
+        limits, steps = shape_of(whole.axes), tuple(self.stride if d == dim else 1 for d in range(len(axes)))
+        last = self.stride * (self.across.extent - 1) + 1
+        slices = []
+        for start in range(self.count):
+            low = tuple(start if d == dim else 0 for d in range(len(axes)))
+            high = tuple(start + last if d == dim else n for d, n in enumerate(limits))
+            slices.append(Value(run.ops.apply("slice", whole.array, low, high, steps), axes))
+        return _left_to_right(run, self.op, slices)
 
 
 @dataclass(frozen=True)
@@ -153,16 +186,89 @@ class Placed:
         return run.scalar("where", inside, total, Value(run.ops.literal(count, dtype), ()))
 
 
+@dataclass(frozen=True)
+class Padded:
+    """A choice between what lies in a box of positions and a literal: the box, with the literal around it."""
+
+    inside: Term
+    within: tuple[tuple[Axis, Axis], ...]  # an axis of the choice, and that of the box
+    starts: tuple[int, ...]
+    around: Term  # the literal
+
+    @property
+    def operands(self) -> tuple[Term, ...]:
+        return (self.inside,)
+
+    def value(self, run: Evaluator) -> Value:
+        found = run.values[self.inside]
+        cut = dict(self.within)
+        outer = {inner: axis for axis, inner in self.within}
+        axes = (*found.axes, *(a for a in outer if a not in found.axes))  # those of extent 1 have no dimension yet
+        before = dict(zip(cut, self.starts, strict=True))
+        whole = tuple(outer.get(a, a) for a in axes)
+        pads = tuple((before.get(w, 0), w.extent - a.extent - before.get(w, 0)) for w, a in zip(whole, axes, strict=True))
+        fill = run.ops.literal(const_value(self.around), run.dtype(self.around.dtype))
+        return Value(run.ops.apply("pad_with", run.broadcast(found, axes), pads, fill), whole)
+
+
 def placed(term: Term) -> Placed | None:
     """A reduction as a scatter, if it is one."""
     found = scatter(term)
     return None if found is None else Placed(found, term.dtype)
 
 
-Way = Convolution | Parts | Placed
+def padded(term: Term) -> Padded | None:
+    """A choice as a box with a literal around it, if it is one and less would be read outside of tensors in the box alone."""
+    mask, inner, around = term.args
+    box = _box_of(mask) if around.head == "const" and mask.axes <= inner.axes else None
+    if not box or any(low > high for low, high in box.values()):
+        return None
+    within = {axis: Axis(f"{axis.name}'", high - low + 1) for axis, (low, high) in box.items()}
+    try:
+        inside = substitute(inner, {axis: Index.of(within[axis]) + low for axis, (low, _) in box.items()})
+    except ValueError:  # a scan along one of them
+        return None
+    if _reads_outside(inside) >= _reads_outside(inner):
+        return None
+    return Padded(inside, tuple(within.items()), tuple(low for low, _ in box.values()), around)
 
 
-def otherwise(term: Term, axes: tuple[Axis, ...], factors: tuple[Term, ...], numerics: str) -> Convolution | Parts | None:
+def _box_of(mask: Term) -> dict[Axis, tuple[int, int]] | None:
+    """First and last position of each axis at which a conjunction of comparisons of positions holds."""
+    if mask.head == "and":
+        sides = [_box_of(a) for a in mask.args]
+        if None in sides:
+            return None
+        box: dict[Axis, tuple[int, int]] = {}
+        for axis, (low, high) in (found for side in sides for found in (side or {}).items()):
+            first, last = box.get(axis, (0, axis.extent - 1))
+            box[axis] = (max(first, low), min(last, high))
+        return box
+    if mask.head not in BOUNDS or {a.head for a in mask.args} != {"pos", "const"}:
+        return None
+    position, literal = mask.args if mask.args[0].head == "pos" else reversed(mask.args)
+    upper, strict = BOUNDS[mask.head]
+    upper = upper == (position is mask.args[0])
+    (atom, coefficient), *others = position.data.terms or ((None, 0),)
+    if others or coefficient != 1 or not isinstance(atom, Axis):
+        return None
+    bound = int(const_value(literal)) - position.data.constant
+    return {atom: (0, min(atom.extent - 1, bound - strict)) if upper else (max(0, bound + strict), atom.extent - 1)}
+
+
+BOUNDS = {"lt": (True, True), "le": (True, False), "gt": (False, True), "ge": (False, False)}  # an upper one, strict
+
+
+def _reads_outside(term: Term) -> int:
+    """Dimensions of loads that are read outside of their bounds."""
+    loads = [t for t in term.walk() if t.head == "load"]
+    return sum(i.range[0] < 0 or i.range[1] >= n for t in loads for i, n in zip(t.indices, t.tensor.shape, strict=True))
+
+
+Way = Convolution | Parts | Slices | Placed | Padded
+
+
+def otherwise(term: Term, axes: tuple[Axis, ...], factors: tuple[Term, ...], numerics: str) -> Way | None:
     """A better way to compute a reduction than to fold what is below it; for a sum, `factors` below `axes`."""
     if term.data[0] == "sum":
         products = None if numerics == "exact" else _products(term.dtype, axes, factors)
@@ -223,17 +329,34 @@ def _windows(term: Term, axes: tuple[Axis, ...]) -> dict[int, Window]:
     return windows
 
 
-def _shifts(term: Term) -> Parts | None:
+def _shifts(term: Term) -> Slices | Parts | None:
     """A short fold of windows, from one slice for each place in them; sums only where adding one by one rounds no worse."""
     name, axis = term.data
     arg = term.args[0]
     one_by_one = name in ("max", "min") or (name == "sum" and (is_integer(term.dtype) or term.dtype in ("float32", "float64")))
     if not one_by_one or axis.extent > SHIFTS or (name == "sum" and not _reads(arg)):
         return None
-    if not any(_slides(i, axis) for t in arg.walk() if t.head == "load" for i in t.indices):
+    sliding = [i for t in arg.walk() if t.head == "load" for i in t.indices if _slides(i, axis)]
+    if not sliding:
         return None
     op = f"{name}_float" if name in ("max", "min") and is_float(term.dtype) else {"sum": "add"}.get(name, name)
-    return Parts(op, tuple(substitute(arg, {axis: Index.of(n)}) for n in range(axis.extent)))
+    return _slices(op, arg, axis, sliding[0]) or Parts(
+        op, tuple(substitute(arg, {axis: Index.of(n)}) for n in range(axis.extent))
+    )
+
+
+def _slices(op: str, arg: Term, inside: Axis, sliding: Index) -> Slices | None:
+    """The fold as one of slices, if `arg` varies with its window, and along it, only as with ``stride * across + inside``."""
+    stride, across = next((c, a) for a, c in sliding.terms if isinstance(a, Axis) and a != inside)
+    if not 0 < stride <= inside.extent:
+        return None
+    axis = Axis(f"{across.name} {inside.name}", stride * (across.extent - 1) + inside.extent)
+    try:
+        whole = substitute(arg, {across: Index(), inside: Index.of(axis)})
+        again = substitute(whole, {axis: stride * Index.of(across) + inside})
+    except ValueError:  # a scan along one of them
+        return None
+    return Slices(op, whole, axis, across, stride, inside.extent) if again is arg else None
 
 
 def _reads(term: Term) -> bool:

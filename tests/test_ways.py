@@ -72,6 +72,49 @@ def test_pooling_reads_shifted_slices(name):
     assert np.isnan(got).sum() == 2
 
 
+@pytest.mark.parametrize(("stride", "start", "extent"), [(1, -1, 6), (2, -1, 9), (2, 0, 8), (1, -2, 11)])
+def test_windows_are_masked_once(stride, start, extent):
+    """The mask of all windows is one padding of the image, and each place in them one slice of that."""
+    x, r = Axis("x0", -(-extent // stride)), Axis("r0", 3)
+    image = Tensor("image", (extent,), "float32")
+    place = I(x) * stride + I(r) + start
+    inside = scalar(
+        "and",
+        scalar("ge", pos(place, "int32"), const(0, "int32")),
+        scalar("gt", const(extent, "int32"), pos(place, "int32")),
+    )
+    value = scalar("mul", load(image, (place,)), const(2.0, "float32"))
+    term = reduce("max", r, scalar("where", inside, value, const(-np.inf, "float32")))
+    check(term, (x,), [image])
+    text = traced(term, (x,), {image: array(image)})
+    assert "iota" not in text and text.count("mul") == 1
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 3), (1, 4), (2, 2), (-1, 9), (4, 3)])
+def test_a_choice_inside_of_bounds_is_a_padding(low, high):
+    x, y = Axis("x0", 7), Axis("x1", 2)
+    image = Tensor("image", (2, 5), "float32")
+    place = pos(I(x), "int32")
+    inside = scalar("and", scalar("le", const(low, "int32"), place), scalar("le", place, const(high, "int32")))
+    for shift in (0, -low):
+        check(scalar("where", inside, load(image, (I(y), I(x) + shift)), const(np.nan, "float32")), (x, y), [image])
+
+
+def test_a_sum_over_the_channels_of_groups_stays_a_convolution():
+    """In a product that follows, the channel of a grouped convolution is summed, with its group as a quotient."""
+    o, x, c, i, r = Axis("x0", 5), Axis("x1", 6), Axis("r0", 8), Axis("r1", 2), Axis("r2", 3)
+    image, weight = Tensor("image", (8, 8), "float32"), Tensor("weight", (8, 2, 3), "float32")
+    after = Tensor("after", (5, 8), "float32")
+    channel = (I(c) // 2) * 2 + i
+    grouped = reduce("sum", i, reduce("sum", r, mul(load(image, (channel, I(x) + I(r))), load(weight, (I(c), I(i), I(r))))))
+    positive = scalar("max", grouped, const(0.0, "float32"))
+    for name in ("sum", "max"):
+        term = reduce(name, c, mul(positive, load(after, (I(o), I(c)))))
+        check(term, (o, x), [image, weight, after])
+        text = traced(term, (o, x), {t: array(t) for t in (image, weight, after)})
+        assert "feature_group_count=4" in text and "gather" not in text
+
+
 @pytest.mark.parametrize("op", ["max", "min"])
 @pytest.mark.parametrize("literal", [0.0, -0.0, 2.0, -np.inf, np.nan])
 @pytest.mark.parametrize("swapped", [False, True])
