@@ -178,14 +178,13 @@ class Pool:
     def joined(self, chosen: Sequence[Candidate]) -> list[Candidate]:
         """Kernels of a selection with others that they share inputs with, or that make what they load, where that is cheaper.
 
-        The sums of a row, and what is made of the row and of them, take one traversal. Everything is stored as before. Each pair
-        is tried once.
+        The sums of a row, and what is made of the row and of them, take one traversal; or what a kernel loads is made inside
+        and not stored. Each pair is tried once.
         """
         pairs = [(c, other) for c, other in permutations(chosen, 2) if not c.constant and not other.constant]
         fresh = [pair for pair in pairs if pair not in self._tried]
         self._tried.update(fresh)
-        found = (self._beside(*pair) for pair in fresh)
-        return [c for c in found if c is not None]
+        return [joined for pair in fresh for form in (self._beside, self._within) if (joined := form(*pair))]
 
     def _beside(self, c: Candidate, made: Candidate) -> Candidate | None:
         """Both kernels as one, if each position of the first loads what the second makes there, and that is cheaper."""
@@ -405,17 +404,20 @@ class Pool:
 
     def _with_combining_inside(self, single: list[Candidate], cuts: list[list[Candidate]]) -> list[Candidate]:
         """Kernels that combine the parts of what they load, in place of a launch that stores it: a norm, of a product."""
-        best: dict[tuple[Entity, ...], Candidate] = {}
-        for cut in sorted(cuts, key=lambda cut: sum(stage.price for stage in cut)):
-            best.setdefault(cut[-1].produces, cut[-1])
+        dearest_first = sorted(cuts, key=lambda cut: sum(stage.price for stage in cut), reverse=True)
         found: list[Candidate] = []
-        for made in best.values():
-            numbers = {e.number for e in made.produces}
-            for c in _cheapest([c for c in single if c.needs & numbers], most=COMBINING):
-                if not made.needs.intersection(e.number for e in c.produces) and (terms := self._inlined(c, made)):
-                    joined = self._priced_candidate(c.produces, self._needs(terms), terms, c.rules | made.rules)
-                    found += [joined] if joined.price < c.price + made.price else []
+        for made in {cut[-1].produces: cut[-1] for cut in dearest_first}.values():
+            loading = [c for c in single if c.needs.intersection(e.number for e in made.produces)]
+            found += [joined for c in _cheapest(loading, most=COMBINING) if (joined := self._within(c, made))]
         return found
+
+    def _within(self, c: Candidate, made: Candidate) -> Candidate | None:
+        """A kernel with what it loads of another computed inside, if that is cheaper than both."""
+        loads = c.needs.intersection(e.number for e in made.produces)
+        if not loads or made.needs.intersection(e.number for e in c.produces) or not (terms := self._inlined(c, made)):
+            return None
+        joined = self._priced_candidate(c.produces, self._needs(terms), terms, c.rules | made.rules)
+        return joined if joined.price < c.price + made.price else None
 
     def _inlined(self, c: Candidate, made: Candidate) -> tuple[Term, ...]:
         """The terms of a kernel with what another makes computed inside."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from eqsat.index import Axis, Index
-from eqsat.notation import Term, const, const_value, rebuild, reduce, substitute
+from eqsat.notation import Term, bound_level, const, const_value, rebuild, reduce, substitute
 from eqsat.notation import scalar as operation
 from eqsat.primitives.fold import index_of, refolded
 from eqsat.scalars import REDUCTIONS
@@ -36,6 +36,40 @@ def split(term: Term, definition: Callable[[Term], Term | None]) -> Iterator[Ter
             yield total
     except ValueError:  # an axis would be captured
         return
+
+
+def masked(term: Term, definition: Callable[[Term], Term | None]) -> tuple[Term, Term] | None:
+    """The sum that a sum of a*(b where k = i, else 0) is if a is finite, and what that is: one term. None for other sums.
+
+    Both are equal in every tier; only a rule that takes a into the select makes the given sum equal to them.
+    """
+    (name, axis), body = term.data, term.args[0]
+    if name != "sum" or body.head != "mul":
+        return None
+    for a, b in (body.args, body.args[::-1]):
+        if (select := b if b.head == "where" else definition(b)) is not None and select.head == "where":
+            p, b, zero = select.args
+            moved = operation("where", p, operation("mul", a, b), zero)
+            if (single := _single(moved, axis)) is not None:
+                return reduce("sum", axis, moved), operation("add", single, const(0, term.dtype))
+    return None
+
+
+def levelled(term: Term, definition: Callable[[Term], Term | None]) -> Iterator[tuple[Term, Term]]:
+    """Where a sum or difference is of reductions over as many elements: the one whose axis is bound lower, over the other's too.
+
+    Axes are named by how deep reductions nest, so that terms of one sum that nest differently would never be merged.
+    """
+    sums = [(t, found) for t in term.args if (found := t if t.head == "reduce" else definition(t)) and found.head == "reduce"]
+    if term.head not in ("add", "sub") or len(sums) < 2:
+        return
+    (_, a), (_, b) = sums
+    if a.data[1] == b.data[1] or a.data[1].extent != b.data[1].extent or a.data[0] != b.data[0]:
+        return
+    (own, lower), (_, higher) = sorted(sums, key=lambda found: bound_level(found[1].data[1]))
+    axis = higher.data[1]
+    if axis not in lower.axes and all(t.bound != axis for t in lower.walk()):
+        yield own, reduce(lower.data[0], axis, substitute(lower.args[0], {lower.data[1]: Index.of(axis)}))
 
 
 def _opened(term: Term, axis: Axis, definition: Callable[[Term], Term | None]) -> Term:

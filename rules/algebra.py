@@ -164,6 +164,21 @@ def product_with_zero(a: Float):
     return rewrite(a * const(0), const(0, a))
 
 
+_CANCELS = "the rounding of what cancels, and NaN of what is not finite"
+
+
+@rule("fast", gives_up=_CANCELS)
+def cancel_difference(a: Float, b: Float):
+    """a + (b - a) = b for finite a."""
+    return rewrite(a + (b - a), b, wide(a))
+
+
+@rule("fast", gives_up=_CANCELS)
+def cancel_sum(a: Float, b: Float):
+    """(a + b) - a = b for finite a."""
+    return rewrite((a + b) - a, b, wide(a))
+
+
 def _folds(name: str):  # type: ignore[no-untyped-def]
     @rule("exact", phase="normalise", name=f"fold_{name}", operation=name)
     def fold_literals(c: Number, d: Number, t: DType, operation):  # type: ignore[no-untyped-def]

@@ -1,10 +1,10 @@
 """Selects: a choice between two results of one operation is the operation on a choice of operands.
 
 Concatenation reads as a select on positions, so these few laws move operations, sums and concatenations past one another.
-Every one is exact: each element is computed as before, on one side or the other.
+All but one are exact: each element is computed as before, on one side or the other.
 """
 
-from eqsat.rule import Axis, Bool, Term, absent, birewrite, const, op, pack, reduce_, rewrite, rule, where
+from eqsat.rule import Axis, Bool, Float, Term, absent, birewrite, const, op, pack, reduce_, rewrite, rule, where
 from eqsat.scalars import REDUCTIONS, SCALARS
 
 
@@ -48,6 +48,12 @@ def select_by_negation(p: Bool, a: Term, b: Term):
 def exchange_selects(p: Bool, q: Bool, a: Term, b: Term, c: Term, d: Term):
     """Blocks of a matrix may be joined by rows first or by columns first."""
     return rewrite(where(p, where(q, a, b), where(q, c, d)), where(q, where(p, a, c), where(p, b, d)))
+
+
+@rule("fast", gives_up="NaN of what is not finite, and the sign of a zero")
+def product_with_masked(p: Bool, a: Float, b: Float):
+    """a*(b where p, else 0) = (a*b where p, else 0) for finite a: a diagonal matrix scales rows."""
+    return rewrite(a * where(p, b, const(0)), where(p, a * b, const(0, a)))
 
 
 def _unary(name: str):  # type: ignore[no-untyped-def]

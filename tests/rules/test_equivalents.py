@@ -15,12 +15,12 @@ from eqsat.rule import select
 from eqsat.rules import RULES
 
 GROUP = 25  # programs of one test; eight of these make 200
-UNEQUAL = 3  # of a group
 SAME = 5e-3  # relative: forms of equal work differ by an operation in an epilogue
 
-# Of 200, 194 are the same. Not the same: products of reductions may be stored only where the program stores them; sums over axes
-# of one extent at different depths have axes of different names, so that no law merges them; where a hundred parts could be
-# stored, climbing ends at two kernels where one would do, or the e-graph does not come to rest within its budget.
+UNEQUAL = {
+    176: "a product of matrices is a dot, whose tiles of 16 rows make 6 programs of 96 rows; with the weight that the maximum is of "
+    "inside its sum it is none, and 48 programs are faster: no law takes a factor into a sum, where it would be computed more often",
+}
 
 
 @pytest.fixture(scope="module")
@@ -49,12 +49,10 @@ def test_a_program_written_otherwise_costs_the_same(engine, laws, seed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("group", [0, *(pytest.param(n, marks=pytest.mark.nightly) for n in range(1, 8))])
-def test_programs_written_otherwise_cost_the_same_but_for_a_few(engine, laws, group):
-    found = [ratio(engine, laws, seed) for seed in range(group * GROUP, (group + 1) * GROUP)]
-    unequal = [(r, text) for r, text in found if r != pytest.approx(1, rel=SAME)]
-    for r, text in unequal:
-        print(f"{r:.3f} {text}")
-    assert len(unequal) <= UNEQUAL
+def test_programs_written_otherwise_cost_the_same(engine, laws, group):
+    found = {seed: ratio(engine, laws, seed) for seed in range(group * GROUP, (group + 1) * GROUP)}
+    unequal = {seed: f"{r:.3f} {text}" for seed, (r, text) in found.items() if r != pytest.approx(1, rel=SAME)}
+    assert unequal.keys() == UNEQUAL.keys() & found.keys(), "\n".join(unequal.values())
 
 
 @pytest.mark.parametrize("seed", range(20))
