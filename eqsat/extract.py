@@ -1,9 +1,11 @@
-"""The choice: the cheapest set of candidate kernels that makes every output, by dynamic programming over the frontier.
+"""The choice: the cheapest set of candidate kernels that makes every output.
 
-Tensors are visited users first. A state is what is needed but not yet made, and what was made on the way and may still be
-loaded; whatever lies above does not matter, so of all ways to reach a state only the cheapest is kept. Programs are narrow
-(a few tensors are live at any place), so there are few states and the choice is exact. Where there are more than `WIDTH`,
-the most promising ones go on, and the best of the others bounds what was lost. Nothing depends on the clock.
+First by dynamic programming over the frontier. Tensors are visited users first. A state is what is needed but not yet made,
+and what was made on the way and may still be loaded; whatever lies above does not matter, so of all ways to reach a state only
+the cheapest is kept. Programs are narrow (a few tensors are live at any place), so this is mostly exact. Where there are more
+than a width, the most promising ones go on, and the best of the others bounds what was lost. What that leaves open, an integer
+program decides: its relaxation bounds the price, and leaves out what no cheaper selection contains. What that does not decide
+either within its size and nodes, a wider search tries, with what is left. Nothing depends on the clock.
 
 An order must exist in which every load follows its store. The cheapest selection seldom breaks this; where it does, some
 tensors are loaded to make one another in a ring, and the search is repeated with each link of the ring forbidden in turn
@@ -12,23 +14,27 @@ tensors are loaded to make one another in a ring, and the search is repeated wit
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import pairwise
+from math import inf
 from typing import Any
 
 import networkx as nx
 
 from eqsat.climbing import Selection
 from eqsat.cones import Entity
+from eqsat.integer_program import Cut, relaxed, solved
 from eqsat.kernels import Candidate, Pool
 
-FIRST = 16  # states of a first search; its selection lets the second leave out what costs more
-WIDTH = 1000  # states that go on from one tensor to the next
+WIDTH = 16  # states that go on from one tensor to the next
+WIDE, WIDEST = 200, 1000  # the same, before the integer program is asked, and after
 STATES = 20_000  # visited by a search and its branches, about: beyond, no more links are forbidden
 TIE = 1e-9  # of two selections of one price, the one with fewer kernels
 ALIKE = 1e-6  # relative difference of prices that rounding explains
+PROVED = 1e-4  # a relative gap below this is none
 
 
 @dataclass(frozen=True)
@@ -39,6 +45,7 @@ class Choice:
     price: float
     bound: float
     states: int  # visited
+    cuts: tuple[Cut, ...] = ()  # with which the integer program came to its bound
 
     @property
     def gap(self) -> float:
@@ -65,57 +72,114 @@ def in_order(candidates: Sequence[Candidate]) -> tuple[Candidate, ...] | None:
 def searched(pool: Pool) -> tuple[list[Candidate], Choice]:
     """The candidates of a pool and the choice among them; what hill climbing meets around a choice joins as long as it gains.
 
-    Wide choices take longer, so only what is known to be cheaper makes another one.
+    Exact choices take longer, so only what is known to be cheaper makes another one.
     """
     candidates = pool.candidates()
-    for width in (FIRST, WIDTH):
-        choice, last = choose(candidates, pool.outputs, pool.known, width), float("inf")
+    best: Selection = pool.known
+    for exact in (False, True):
+        choice, last = choose(candidates, pool.outputs, best, exact=exact), inf
         while choice.price < last * (1 - TIE):
             nearby, joined = pool.around(choice.candidates), pool.joined(choice.candidates)
-            if not joined and (not nearby or (width == WIDTH and pool.known[0] >= choice.price * (1 - TIE))):
+            best = min((choice.price, choice.candidates), pool.known, key=lambda selection: selection[0])
+            if not joined and (not nearby or (exact and pool.known[0] >= choice.price * (1 - TIE))):
                 break
             candidates += [*nearby, *joined]
-            choice, last = choose(candidates, pool.outputs, pool.known, width), choice.price
+            choice, last = choose(candidates, pool.outputs, best, exact=exact, cuts=choice.cuts), choice.price
     return candidates, choice
 
 
 def choose(
     candidates: list[Candidate],
     outputs: Iterable[Entity],
-    known: Selection = (float("inf"), ()),
+    known: Selection = (inf, ()),
     width: int = WIDTH,
+    exact: bool = True,
+    cuts: tuple[Cut, ...] = (),
 ) -> Choice:
     """The cheapest selection; a `known` one prunes, and is the answer if nothing better is found.
 
+    exact: False for dynamic programming of this width alone.
+    cuts: those of a choice among fewer candidates, to go on from.
     Raises ValueError if no selection makes every output.
     """
     wanted = sorted(e.number for e in outputs)
     if not wanted:
         return Choice((), 0.0, 0.0, 0)
-    limit = known[0] * (1 + ALIKE)
-    usable = _undominated(candidates, limit)
-    made = {e.number for c in usable for e in c.produces}
-    if missing := [n for n in wanted if n not in made]:
-        raise ValueError(f"extraction: a candidate kernel for every output required, got none for {missing}")
-    found: list[tuple[Candidate, ...]] = []
-    bound, states = 0.0, 0
-    for wide in sorted({min(FIRST, width), width}):
-        order, proved, visited = _selection(usable, wanted, limit, wide)
-        bound, states = max(bound, proved), states + visited
-        if order:
-            found.append(order)
-            price = sum(c.price for c in order)
-            limit = min(limit, price * (1 + ALIKE))
-            usable = [c for c in usable if c.price <= limit]
-            if price <= bound:
-                break
-    if known[1] and (order := _in_order({c.produces[0].number: c for c in known[1]}, wanted)):
-        found.append(order)
-    if not found:
+    best = _runnable(known[1] or _cheapest_first(candidates), wanted)
+    if best is None:
+        made = {e.number for c in candidates for e in c.produces}
+        if missing := [n for n in wanted if n not in made]:
+            raise ValueError(f"extraction: a candidate kernel for every output required, got none for {missing}")
         raise ValueError("extraction: kernels in some order required, got candidates that wait for one another")
-    order = min(found, key=lambda kernels: sum(c.price for c in kernels))
-    total = sum(c.price for c in order)
-    return Choice(order, total, min(total, bound), states)
+    usable, bound, states = candidates, 0.0, 0
+    for wide in (width, WIDE) if exact else (width,):
+        limit = min(known[0], _total(best)) * (1 + ALIKE)
+        usable = _undominated(usable, limit)
+        order, proved, visited = _selection(usable, wanted, limit, wide)
+        best, bound, states = min(order or best, best, key=_total), max(bound, proved), states + visited
+        if not _open(best, bound):
+            break
+    if exact and _open(best, bound):
+        relaxation = relaxed(usable, wanted, _total(best), cuts)
+        bound, cuts = max(bound, relaxation.bound), relaxation.cuts
+        if _open(best, bound):
+            found, proved = solved(relaxation.candidates, wanted, _total(best), cuts)
+            best, bound = _better(_runnable(found, wanted), best), max(bound, proved)
+        if _open(best, bound):
+            order, proved, visited = _selection(relaxation.candidates, wanted, _total(best) * (1 + ALIKE), WIDEST)
+            best, bound, states = _better(order, best), max(bound, proved), states + visited
+    return Choice(best, _total(best), min(_total(best), bound), states, cuts)
+
+
+Order = tuple["Candidate", ...]
+
+
+def _total(order: Order) -> float:
+    return sum(c.price for c in order)
+
+
+def _better(found: Order | None, best: Order) -> Order:
+    """The one found, if rounding does not explain that it is cheaper."""
+    return found if found and _total(found) < _total(best) * (1 - ALIKE) else best
+
+
+def _open(best: Order, bound: float) -> bool:
+    """True if the bound does not prove a selection to be the cheapest."""
+    return _total(best) * (1 - PROVED) > bound
+
+
+def _cheapest_first(candidates: Sequence[Candidate]) -> Order:
+    """The cheapest tree of kernels for each tensor, in order (D. Knuth, "A generalization of Dijkstra's algorithm", 1977)."""
+    users: dict[int, list[int]] = defaultdict(list)
+    for n, c in enumerate(candidates):
+        for e in c.needs:
+            users[e].append(n)
+    total, waiting = [c.price for c in candidates], [len(c.needs) for c in candidates]
+    ready = [(total[n], n) for n, count in enumerate(waiting) if not count]
+    heapify(ready)
+    order: list[Candidate] = []
+    made: set[int] = set()
+    while ready:
+        price, number = heappop(ready)
+        fresh = sorted({e.number for e in candidates[number].produces} - made)
+        if fresh:
+            order.append(candidates[number])
+            made.update(fresh)
+        for n in (n for e in fresh for n in users[e]):
+            total[n] += price
+            waiting[n] -= 1
+            if not waiting[n]:
+                heappush(ready, (total[n], n))
+    return tuple(order)
+
+
+def _runnable(selection: Order, wanted: list[int]) -> Order | None:
+    """What of a selection makes the wanted tensors, in an order in which it can run; None if there is none."""
+    makers: dict[int, Candidate] = {}
+    for c in selection:
+        for e in c.produces:
+            makers.setdefault(e.number, c)
+    return _in_order(makers, wanted) if makers.keys() >= set(wanted) else None
 
 
 Link = tuple[int, int]  # to make the first, the second is loaded
@@ -125,7 +189,7 @@ def _selection(
     candidates: list[Candidate], wanted: list[int], limit: float, width: int
 ) -> tuple[tuple[Candidate, ...] | None, float, int]:
     """The cheapest selection that searches of this width find, in order; a lower bound of any's price; the states visited."""
-    bound, states, count = float("inf"), 0, 0
+    bound, states, count = inf, 0, 0
     branches: list[tuple[float, int, frozenset[Link], dict[int, Candidate]]] = []
 
     def search(forbidden: frozenset[Link]) -> None:
@@ -184,7 +248,7 @@ class _Frontier:
         self._wanted = self._mask(wanted)
         self._limit = limit + TIE * len(self._component)
         self._leasts: dict[int, float] = {0: 0.0}
-        self.bound, self.states = float("inf"), 0
+        self.bound, self.states = inf, 0
 
     def _visit(self, wanted: list[int], makes: list[list[int]]) -> None:
         """Number the tensors by the order of visits, and the candidates of each."""
@@ -200,7 +264,7 @@ class _Frontier:
         self._position = {e: n for n, e in enumerate(order)}
         self._component = [n for n, group in enumerate(groups) for _ in group]  # of a position
         self._cycle = [self._mask(group) if len(group) > 1 else 0 for group in groups for _ in group]  # its cycle's positions
-        self._share = [float("inf")] * len(order)  # least price of making it, shared with all that the kernel makes
+        self._share = [inf] * len(order)  # least price of making it, shared with all that the kernel makes
         self._relevant = [0] * len(groups)  # what candidates of this component and those below load or make
         self._makers: list[list[tuple[float, int, int, int]]] = [[] for _ in order]  # price, number, makes, needs
         for number, (c, made) in enumerate(zip(self._candidates, makes, strict=True)):

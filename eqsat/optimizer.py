@@ -16,7 +16,7 @@ from eqsat.cache import Cache, cache_of, key_of
 from eqsat.cost import FREE, OBJECTIVES, UNDER_A_CAP, Cost
 from eqsat.devices import Device, device
 from eqsat.egraph import Budget, Engine, Saturated, engine_for
-from eqsat.extract import Choice, in_order, searched
+from eqsat.extract import PROVED, Choice, in_order, searched
 from eqsat.graph import Graph
 from eqsat.hoisting import hoisted
 from eqsat.kernels import Candidate, Pool, Prices
@@ -31,8 +31,6 @@ from eqsat.regions import Region, cut, kept_steps, loads_in, local, retarget
 from eqsat.rule import TIERS, Rule, select
 from eqsat.scalars import DTYPES
 from eqsat.updates import giving_up, handed_on
-
-PROVED = 1e-4  # a relative gap below this is none
 
 log = logging.getLogger("eqsat")
 

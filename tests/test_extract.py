@@ -18,6 +18,7 @@ from eqsat.devices import device
 from eqsat.egraph import Engine
 from eqsat.extract import choose, searched
 from eqsat.graph import Graph
+from eqsat.integer_program import relaxed, solved
 from eqsat.kernels import Pool
 from eqsat.read import read
 from eqsat.regions import cut, kept_steps, local
@@ -141,8 +142,27 @@ def test_a_narrow_search_gives_an_order_and_a_bound():
         candidates, outputs = random_instance(seed)
         best = brute_force(candidates, outputs)
         if best < INFINITE and seed % 2 == 0:
-            choice = chosen(candidates, outputs, width=1)
+            choice = chosen(candidates, outputs, width=1, exact=False)
             assert choice.bound <= best + 1e-6 <= choice.price + 1e-5
+
+
+def test_the_integer_program_equals_brute_force():
+    """From a known selection that is the cheapest, and from one that is not."""
+    cheaper = 0
+    for seed in range(120):
+        candidates, outputs = random_instance(seed)
+        best = brute_force(candidates, outputs)
+        if not 0 < best < INFINITE:
+            continue
+        for known in (best, best + 5):
+            relaxation = relaxed(candidates, outputs, known)
+            assert relaxation.bound <= best + 1e-6
+            order, bound = solved(relaxation.candidates, outputs, known, relaxation.cuts)
+            if known > best:
+                assert runs(order, outputs) and sum(c.price for c in order) == pytest.approx(best), f"seed {seed}"
+                cheaper += 1
+            assert best * (1 - 1e-4) <= max(bound, relaxation.bound) <= best * (1 + 1e-6), f"seed {seed}"
+    assert cheaper > 40
 
 
 def test_a_shared_part_is_counted_once():
