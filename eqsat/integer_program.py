@@ -26,11 +26,11 @@ from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 if TYPE_CHECKING:
     from eqsat.kernels import Candidate
 
-ROUNDS = 40  # of cuts
-PATIENCE, WORTH = 8, 0.05  # rounds that close no more than this share of the gap are the last
+ROUNDS = 60  # of cuts
+PATIENCE, WORTH = 10, 0.03  # rounds that close no more than this share of the gap are the last
 RELAXED = 12_000  # most columns of a program that is relaxed
 SOLVED = 2_000  # most columns of a program that is solved in integers
-NODES = 20  # of branch and bound, in all
+NODES = 50  # of branch and bound, in all
 RINGS = 8  # integer solutions that are not founded, and are cut off
 PRECISION = 1e-6  # relative, of a solver's optimum
 BROKEN = 1e-3  # a constraint that a solution breaks by less is let be
