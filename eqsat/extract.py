@@ -4,7 +4,8 @@ First by dynamic programming over the frontier. Tensors are visited users first.
 and what was made on the way and may still be loaded; whatever lies above does not matter, so of all ways to reach a state only
 the cheapest is kept. Programs are narrow (a few tensors are live at any place), so this is mostly exact. Where there are more
 than a width, the most promising ones go on, and the best of the others bounds what was lost. What that leaves open, an integer
-program decides: its relaxation bounds the price, and leaves out what no cheaper selection contains. Nothing depends on the clock.
+program decides: its relaxation bounds the price, and leaves out what no cheaper selection contains. Where too much is left to
+solve it in integers, a wider search goes on with that. Nothing depends on the clock.
 
 An order must exist in which every load follows its store. The cheapest selection seldom breaks this; where it does, some
 tensors are loaded to make one another in a ring, and the search is repeated with each link of the ring forbidden in turn
@@ -29,7 +30,7 @@ from eqsat.integer_program import Cut, relaxed, solved
 from eqsat.kernels import Candidate, Pool
 
 WIDTH = 16  # states that go on from one tensor to the next
-WIDE = 200  # the same, before the integer program is asked
+WIDE, WIDEST = 200, 1000  # the same, before the integer program is asked, and after
 STATES = 20_000  # visited by a search and its branches, about: beyond, no more links are forbidden
 TIE = 1e-9  # of two selections of one price, the one with fewer kernels
 ALIKE = 1e-6  # relative difference of prices that rounding explains
@@ -125,6 +126,9 @@ def choose(
         if _open(best, bound):
             found, proved = solved(relaxation.candidates, wanted, _total(best), cuts)
             best, bound = _better(_runnable(found, wanted), best), max(bound, proved)
+        if _open(best, bound):
+            order, proved, visited = _selection(relaxation.candidates, wanted, _total(best) * (1 + ALIKE), WIDEST)
+            best, bound, states = _better(order, best), max(bound, proved), states + visited
     return Choice(best, _total(best), min(_total(best), bound), states, cuts)
 
 

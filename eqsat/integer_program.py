@@ -26,11 +26,11 @@ from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 if TYPE_CHECKING:
     from eqsat.kernels import Candidate
 
-ROUNDS = 60  # of cuts
+ROUNDS = 40  # of cuts
 PATIENCE, WORTH = 10, 0.03  # rounds that close no more than this share of the gap are the last
 RELAXED = 12_000  # most columns of a program that is relaxed
-SOLVED = 2_000  # most columns of a program that is solved in integers
-NODES = 50  # of branch and bound, in all
+SOLVED = 500  # most candidates of a program that is solved in integers
+NODES = 20  # of branch and bound, in all
 RINGS = 8  # integer solutions that are not founded, and are cut off
 PRECISION = 1e-6  # relative, of a solver's optimum
 BROKEN = 1e-3  # a constraint that a solution breaks by less is let be
@@ -81,7 +81,7 @@ def solved(
     left, bound, nodes = reachable(candidates, wanted), 0.0, NODES
     for _ in range(RINGS):
         program = _Program(left, wanted, price, cuts)
-        if program.columns > SOLVED:
+        if len(left) > SOLVED:
             return (), bound
         result = milp(
             program.prices,
@@ -162,8 +162,9 @@ class _Program:
         self.prices[: len(candidates)] = [c.price / price for c in candidates]
         self.limits = np.array([np.zeros(self.columns), np.ones(self.columns)])
         self.limits[0, [self.stored[e] for e in wanted if e in self.stored]] = 1
-        self.integral = np.zeros(self.columns)
-        self.integral[: len(candidates)] = 1
+        self.integral = np.ones(
+            self.columns
+        )  # all: rounded, a solution keeps to the rows, and HiGHS need not mend (and print) it
 
     def _incidence(self, tensors: Sequence[Sequence[int]]) -> csr_array:
         """Candidates by tensors: 1 for each of those given."""

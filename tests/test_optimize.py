@@ -210,11 +210,13 @@ def test_random_programs_agree(instructions, numerics):
 def test_a_gpt2_layer_takes_six_launches():
     from examples import gpt2
 
-    config = gpt2.SMALL._replace(layers=2)
+    config = gpt2.SMALL._replace(layers=3)
     params = jax.eval_shape(lambda key: gpt2.init(config, key), jax.random.key(0))
     tokens = jax.ShapeDtypeStruct((1, config.sequence), jnp.int32)
-    one, two = (eqsat.optimize(gpt2.forward, {**params, "layers": params["layers"][:n]}, tokens, constants=(0,)) for n in (1, 2))
-    assert len(two.launches) - len(one.launches) <= 6
+    two, three = (
+        eqsat.optimize(gpt2.forward, {**params, "layers": params["layers"][:n]}, tokens, constants=(0,)) for n in (2, 3)
+    )
+    assert len(three.launches) - len(two.launches) <= 6
     assert all(len(o.shape) > 2 for k in two.launches for o in k.kernel.outputs)  # no row statistics, which norms can make again
 
 
