@@ -6,16 +6,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from eqsat.graph import Graph
     from eqsat.jitted import jit
+    from eqsat.models import function
     from eqsat.optimizer import optimize
     from eqsat.program import Program
 
-__all__ = ["Graph", "Program", "jit", "optimize", "torch_compile"]
+__all__ = ["Graph", "Program", "function", "jit", "optimize", "torch_compile"]
 __version__ = "0.1.0"
 
 # Where the names above are from; imported when first used, since JAX and egglog take a second.
 _MODULES = {
     "Graph": "eqsat.graph",
     "Program": "eqsat.program",
+    "function": "eqsat.models",
     "jit": "eqsat.jitted",
     "optimize": "eqsat.optimizer",
 }

@@ -138,7 +138,8 @@ def jit(
     ``(None, "batch, seq, ...")``; `buckets` lists extents for each name: ``{"batch": (1, 8), "seq": (128, 512)}``. A call runs
     the program of the smallest extents that hold its sizes, so that there are at most as many programs as buckets. Its results
     are those of the function, at any size: a function for which that can't be proved is refused (`eqsat.padding`). Arguments
-    are positional. Filling and cutting arrays are small programs of XLA, one for each size.
+    are positional. Filling and cutting arrays are small programs of XLA, one for each size. A model's function
+    (`eqsat.function`) has shapes of its own.
 
     Returns a `Jitted`, or a `Bucketed`. Raises ValueError for an unknown target, tier or objective; a call raises what tracing
     `fn` raises.
@@ -151,6 +152,8 @@ def jit(
     checked(target, numerics, objective)
     rules = None if rules is None else tuple(rules)
     options = {"target": target, "numerics": numerics, "objective": objective, "time_limit": time_limit, "rules": rules}
+    if buckets is not None and shapes is None:
+        shapes = getattr(fn, "shapes", None)
     if shapes is not None or buckets is not None:
         return _bucketed(fn, options, shapes, buckets, (static_argnums, static_argnames, donate_argnums, donate_argnames))
     static = {"static_argnums": static_argnums, "static_argnames": static_argnames}

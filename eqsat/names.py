@@ -62,6 +62,14 @@ def parameters_of(fn: Callable[..., Any], count: int) -> list[str]:
     return named + [f"{rest}_{n}" for n in range(count - len(named))]
 
 
+def signature(parameters: Iterable[str]) -> inspect.Signature:
+    """Of a function with these parameters, as identifiers; a second one of a name gets a number."""
+    found: dict[str, None] = {}
+    for number, name in enumerate(map(identifier, parameters)):
+        found[name if name not in found else f"{name}_{number}"] = None
+    return inspect.Signature([inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in found])
+
+
 def path_name(path: Sequence[Any], parameters: Sequence[str]) -> str:
     """The name of a leaf of (args, kwargs): the parameter, then its keys."""
     keys = [str(next((getattr(k, a) for a in ("name", "key", "idx") if hasattr(k, a)), k)) for k in path]

@@ -5,8 +5,8 @@ every array the elements below the true sizes are right and nothing is promised 
 reduction over a symbolic axis sees the identity in their place, an index that leaves the true size is treated as one that
 leaves the array, and a primitive without a row here is refused. So it is right for whatever stands in the padding, NaN too.
 
-A row is a function of the bucket, the equation and its operands. A size is a symbol plus a constant; others, such as
-b*s of a reshape that joins two axes, are no prefix of what they are in the bucket, and are refused.
+A row is a function of the bucket, the equation and its operands. A size is a multiple of one symbol, plus a constant; others,
+such as b*s of a reshape that joins two axes, are no prefix of what they are in the bucket, and are refused.
 """
 
 from __future__ import annotations
@@ -55,10 +55,16 @@ class Bucket:
         """A size in the bucket."""
         if not symbolic(size):
             return int(size)
+        name, factor, offset = self.line(size)
+        return factor * self.extents[name] + offset
+
+    def line(self, size: Size) -> tuple[str, int, int]:
+        """The symbol, the factor and the offset of a size."""
         for name, symbol in self.symbols.items():
-            if not symbolic(offset := size - symbol):
-                return self.extents[name] + int(offset)
-        raise Unpaddable(f"a size that is a symbol plus a constant required, got {size}")
+            here, there = (value_of(size, {**dict.fromkeys(self.symbols, 1), name: n}) for n in (1, 2))
+            if (factor := int(there - here)) > 0 and not symbolic(offset := size - factor * symbol):
+                return name, factor, int(offset)
+        raise Unpaddable(f"a size that is a multiple of one symbol plus a constant required, got {size}")
 
     def shape(self, shape: Sequence[Size]) -> tuple[int, ...]:
         """A shape in the bucket."""
@@ -192,12 +198,14 @@ def _dim_as_value(b: Bucket, e: Equation) -> Array:
 
 @_pads("reshape")
 def _reshape(b: Bucket, e: Equation, x: Array) -> Array:
-    """Symbolic sizes stay axes of their own: between them stand as many elements as before."""
+    """Between symbolic sizes stand as many elements as before; an axis may be joined with what stands within it, or split so."""
 
     def parts(shape: Sequence[Size]) -> list[Any]:
         found: list[Any] = [1]
         for n in shape:
-            found[-1:] = [found[-1], n, 1] if symbolic(n) else [found[-1] * n]
+            name, factor, offset = b.line(n) if symbolic(n) else ("", n, 0)
+            outer, inner = (n, 1) if offset else (name, factor)  # b*2 is b rows of 2; b + 2 has no parts
+            found[-1:] = [found[-1], outer, inner] if name else [found[-1] * n]
         return found
 
     if parts(_shape(e)) != parts(e.params["new_sizes"]):
@@ -211,7 +219,12 @@ def _rev(b: Bucket, e: Equation, x: Array) -> Array:
     return _bound(b, e, x)
 
 
-@_pads("split")
+@_pads("stack")
+def _stack(b: Bucket, e: Equation, *xs: Array) -> Array:
+    return _bound(b, e, *xs)
+
+
+@_pads("split", "unstack")
 def _split(b: Bucket, e: Equation, x: Array) -> Any:
     _forbid(_shape(e), [e.params["axis"]])
     return _bound(b, e, x)

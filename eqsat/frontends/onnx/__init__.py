@@ -44,11 +44,11 @@ from eqsat.frontends.onnx import (  # noqa: F401  (each fills the table)
 )
 from eqsat.frontends.onnx import model as files
 from eqsat.frontends.onnx.importer import Importer, Scope, definition, lift
-from eqsat.frontends.onnx.signature import signature
+from eqsat.frontends.onnx.signature import free, signature, spelled
 from eqsat.frontends.onnx.table import OnnxError, Unknown, Unsupported, find
 from eqsat.graph import Graph, Source, Variable, trace
 
-__all__ = ["OnnxError", "Unknown", "Unsupported", "read"]
+__all__ = ["OnnxError", "Unknown", "Unsupported", "function", "read"]
 
 
 def read(
@@ -68,33 +68,63 @@ def read(
     Raises `OnnxError`, a ValueError, for a model that is malformed; its subclass `Unsupported` names every node that is
     missing here, and `Unknown` the values that must be bound.
     """
-    model, folder, name = files.load(source)
-    with well_formed(OnnxError, name, "model"):
-        return _read(model, folder, name, dict(inputs or {}), dict(dims or {}), constants or {})
+    model = function(source, constants=constants)
+    with well_formed(OnnxError, model.name, "model"):
+        return _read(model, dict(inputs or {}), dict(dims or {}))
 
 
-def _read(
-    model: Any, folder: Any, name: str, inputs: dict[str, Any], dims: dict[str, int], constants: Mapping[str, Any]
-) -> Graph:
-    missing(model, model.graph.node, name, files.opsets(model.opset_import), branches=False)
-    importer = Importer(model, folder)
-    wanted, fixed = signature(model.graph, name, inputs, dims, constants)
-    outputs = [v.name for v in model.graph.output]
-    if len(set(outputs)) != len(outputs):
-        raise OnnxError(f"{name}: distinct output names required, got {outputs}")
+def function(source: Any, *, constants: Mapping[str, Any] | None = None) -> Model:
+    """A model as a JAX function of its other inputs, in order, at whatever sizes it is traced for; source, constants as above."""
+    return Model(*files.load(source), constants or {})
 
+
+class Model:
+    """A model that JAX may trace. Sizes that the file leaves open may be symbols of `jax.export.symbolic_shape`."""
+
+    def __init__(self, model: Any, folder: Any, name: str, constants: Mapping[str, Any]) -> None:
+        with well_formed(OnnxError, name, "model"):
+            missing(model, model.graph.node, name, files.opsets(model.opset_import), branches=False)
+            self.proto, self.folder, self.name, self.constants = model, folder, name, constants
+            self.outputs = [v.name for v in model.graph.output]
+            if len(set(self.outputs)) != len(self.outputs):
+                raise OnnxError(f"{name}: distinct output names required, got {self.outputs}")
+            self.inputs = free(model.graph, constants)
+        self.__name__ = names.identifier(name)
+        self.__signature__ = names.signature(self.inputs)
+
+    @property
+    def shapes(self) -> tuple[str, ...]:
+        """The inputs' shapes as the file names them, as `eqsat.jit` takes them."""
+        return tuple(map(spelled, self.inputs.values()))
+
+    def __call__(self, *values: Any) -> Any:
+        if len(values) != len(self.inputs):
+            raise OnnxError(f"{self.name}: inputs {list(self.inputs)} required, got {len(values)} arrays")
+        given = dict(zip(self.inputs, values, strict=True))
+        wanted, fixed = signature(self.proto.graph, self.name, given, {}, self.constants)
+        given = {key: jax.numpy.asarray(value, wanted[key].dtype) for key, value in given.items()}
+        with well_formed(OnnxError, self.name, "model"):
+            return self.results(Importer(self.proto, self.folder), given | fixed)
+
+    def results(self, importer: Importer, bound: Mapping[str, Any]) -> OrderedDict[str, Any]:
+        """The outputs by name."""
+        scope = Scope({}, files.opsets(self.proto.opset_import))
+        results = importer.graph(self.proto.graph, bound, scope, outermost=True)
+        return OrderedDict((key, _result(value, self.name, key)) for key, value in zip(self.outputs, results, strict=True))
+
+
+def _read(source: Model, inputs: dict[str, Any], dims: dict[str, int]) -> Graph:
+    importer = Importer(source.proto, source.folder)
+    wanted, fixed = signature(source.proto.graph, source.name, inputs, dims, source.constants)
     tree: list[Any] = []
 
     def run(*values: Any) -> tuple[list[Any], list[Any]]:
         importer.trail.clear()
-        bound = dict(zip(wanted, values, strict=True)) | fixed
-        scope = Scope({}, files.opsets(model.opset_import))
-        results = importer.graph(model.graph, bound, scope, outermost=True)
-        named = OrderedDict((key, _result(value, name, key)) for key, value in zip(outputs, results, strict=True))
+        named = source.results(importer, dict(zip(wanted, values, strict=True)) | fixed)
         flat, tree[:] = jax.tree_util.tree_flatten(named)[0], [jax.tree_util.tree_structure(named)]
         return flat, [value for *_, value in importer.trail if isinstance(value, jax.core.Tracer)]
 
-    run.__name__ = names.identifier(name)
+    run.__name__ = source.__name__
     return labelled(trace(run, tuple(wanted.values()), {}), importer, _leaf_names(wanted), tree[0])
 
 

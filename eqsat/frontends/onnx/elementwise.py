@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 from jax import lax
 
-from eqsat.frontends.onnx.table import Array, Node, op
+from eqsat.frontends.onnx.table import Array, Node, holds_symbols, op
 
 # Operators that NumPy and jax.numpy have under one name.
 _UNARY = {
@@ -78,6 +78,8 @@ def mean(node: Node, *operands: Array) -> Array:
 @op("Div", folds=True)
 def div(node: Node, x: Array, y: Array) -> Array:
     x, y = aligned(node, x, y)
+    if holds_symbols(x) or holds_symbols(y):
+        return np.floor_divide(x, y)  # of sizes
     if not np.issubdtype(x.dtype, np.integer):
         return node.xp.divide(x, y)
     if node.xp is jnp:
@@ -167,6 +169,8 @@ def cast_like(node: Node, x: Array, like: Array) -> Array:
 def converted(node: Node, x: Array, dtype: Any) -> Array:
     """ONNX's cast: numbers to bool by `!= 0`, floats to ints by truncation, to float8 saturating unless told otherwise."""
     dtype = node.dtype(dtype)
+    if holds_symbols(x):
+        return x if np.issubdtype(dtype, np.integer) else jnp.reshape(jnp.stack([jnp.asarray(n, dtype) for n in x.flat]), x.shape)
     if x.dtype.kind == "O":
         return np.asarray([_number(text, dtype) for text in x.reshape(-1)], dtype).reshape(x.shape)
     if x.dtype == dtype:

@@ -25,6 +25,7 @@ from eqsat.frontends.onnx.table import (
     Unknown,
     Unsupported,
     find,
+    holds_symbols,
     is_wide,
     narrow,
 )
@@ -197,6 +198,8 @@ def lift(value: Any, subject: str) -> Array:
         return [lift(v, subject) for v in value]
     if not isinstance(value, np.ndarray):
         return value
+    if holds_symbols(value):
+        return jnp.reshape(jnp.stack([jnp.asarray(n, int) for n in value.flat]), value.shape)
     if value.dtype.kind == "O":
         raise OnnxError(f"onnx value used by {subject!r}: numbers required, got strings, which do not run on an accelerator")
     if value.size > 1 and 0 in value.strides:

@@ -12,9 +12,9 @@ from eqsat.frontends.onnx.table import Array, Node, axis_of, op
 
 def counted(node: Node, places: Array, size: int) -> Array:
     """Positions counted from the front."""
-    if isinstance(places, np.ndarray):
-        return np.where(places < 0, places + size, places)
-    return jnp.where(places < 0, places + np.asarray(size, places.dtype), places)
+    if isinstance(places, np.ndarray) and (isinstance(size, int) or places.min(initial=0) >= 0):
+        return np.where(places < 0, places + size, places) if isinstance(size, int) else places
+    return jnp.where(places < 0, places + jnp.asarray(size, places.dtype), places)
 
 
 @op("Gather", folds=True)
@@ -22,7 +22,7 @@ def gather(node: Node, x: Array, places: Array) -> Array:
     axis = axis_of(node, node.get("axis", 0), x.ndim)
     places = counted(node, places, x.shape[axis])
     if isinstance(places, np.ndarray):
-        if places.size and (places.min() < 0 or places.max() >= x.shape[axis]):
+        if places.size and isinstance(x.shape[axis], int) and (places.min() < 0 or places.max() >= x.shape[axis]):
             raise node.error(f"positions below {x.shape[axis]} required, got {int(places.min())} to {int(places.max())}")
         if node.xp is np:
             return np.take(x, places, axis)

@@ -9,7 +9,8 @@ import jax
 import numpy as np
 import onnx
 
-from eqsat.frontends.onnx.table import OnnxError, Unsupported, is_wide, narrow
+from eqsat import names
+from eqsat.frontends.onnx.table import OnnxError, Unsupported, is_wide, narrow, size_of
 
 
 def signature(
@@ -39,6 +40,20 @@ def signature(
     if unbound:
         raise OnnxError(f"{name}: sizes of all dimensions required, got {'; '.join(unbound)}; bind them with dims= or inputs=")
     return found, fixed
+
+
+def free(graph: Any, constants: Mapping[str, Any]) -> dict[str, Any]:
+    """The declared types of the inputs that a call gives: those that are neither bound nor have an initialiser."""
+    initialised = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
+    return {v.name: v.type for v in graph.input if v.name not in constants and v.name not in initialised}
+
+
+def spelled(declared: Any) -> str:
+    """A shape as `jax.export.symbolic_shape` reads it: numbers, names where the file has names, "_" where it says nothing."""
+    if not declared.tensor_type.HasField("shape"):
+        return "..."
+    dims = [names.identifier(d.dim_param) if d.dim_param else _size(d) for d in declared.tensor_type.shape.dim]
+    return ", ".join("_" if d == "?" else str(d) for d in dims)
 
 
 def bound(declared: Any, value: Any, subject: str) -> Any:
@@ -72,7 +87,7 @@ def opened(declared: Any, given: Any, dims: Mapping[str, int], subject: str) -> 
     dtype = _declared_dtype(declared.tensor_type, subject)
     if dtype.kind == "O":
         raise Unsupported(f"{subject}: numbers required, got strings")
-    if not all(isinstance(n, int) for n in shape):
+    if given is None and not all(isinstance(n, int) for n in shape):
         return shape
     return jax.ShapeDtypeStruct(shape, dtype if is_wide() else narrow(dtype, subject))
 
@@ -82,7 +97,7 @@ def _shape(declared: Any, given: Any, dims: Mapping[str, int], subject: str) -> 
     sizes = list(declared.shape.dim) if declared.HasField("shape") else None
     if given is None:
         return ("?",) if sizes is None else tuple(dims.get(d.dim_param, d.dim_param) if d.dim_param else _size(d) for d in sizes)
-    shape = tuple(int(n) for n in getattr(given, "shape", given))
+    shape = tuple(map(size_of, getattr(given, "shape", given)))
     if sizes is not None and (
         len(sizes) != len(shape) or any(d.dim_value > 0 and d.dim_value != n for d, n in zip(sizes, shape, strict=True))
     ):

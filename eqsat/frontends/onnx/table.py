@@ -2,13 +2,15 @@
 
 A function takes a `Node` and the operands (None for an omitted one) and returns its result, or a tuple of results. Where it
 `folds` it is written over ``node.xp``, which is NumPy while every operand is known and `jax.numpy` otherwise: shape arithmetic
-is then done while importing. Operands at `static` positions are always NumPy arrays.
+is then done while importing. Operands at `static` positions are always NumPy arrays. A size may be a symbol of
+`jax.export.symbolic_shape`: shape arithmetic on it is that of NumPy arrays of objects.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any, NamedTuple
 
 import jax
@@ -73,13 +75,12 @@ class Node:
 
     def shape(self, shape: Iterable[int], dtype: Any) -> tuple[int, ...]:
         """A result's shape, checked for sense and, where it would be folded, for size."""
-        sizes = tuple(int(n) for n in shape)
-        count = 1
-        for n in sizes:
-            count *= n
-        if min(sizes, default=0) < 0 or count > LARGEST:
+        sizes = tuple(map(size_of, shape))
+        known = [n for n in sizes if isinstance(n, int)]
+        count = prod(known)
+        if min(known, default=0) < 0 or count > LARGEST:
             raise self.error(f"a shape of at most {LARGEST} elements required, got {list(sizes)}")
-        if self.xp is np and count * np.dtype(dtype).itemsize > FOLD_BYTES:
+        if self.xp is np and (len(known) < len(sizes) or count * np.dtype(dtype).itemsize > FOLD_BYTES):
             raise TooLarge
         return sizes
 
@@ -146,5 +147,22 @@ def axis_of(node: Node, axis: Any, rank: int, default: int | None = None) -> int
     return number % rank if rank else 0
 
 
-def ints(value: Any) -> tuple[int, ...]:
-    return tuple(int(n) for n in np.asarray(value).reshape(-1))
+def size_of(n: Any) -> Any:
+    """A number as an int; a symbol as it is."""
+    return n if jax.export.is_symbolic_dim(n) else int(n)
+
+
+def ints(value: Any) -> tuple[Any, ...]:
+    """Numbers, or sizes with symbols among them."""
+    return tuple(map(size_of, np.asarray(value).reshape(-1)))
+
+
+def sizes(shape: Iterable[Any]) -> np.ndarray:
+    """A shape as a tensor: int64, or objects where a size is a symbol."""
+    values = tuple(shape)
+    return np.asarray(values, np.int64 if all(isinstance(n, int | np.integer) for n in values) else object)
+
+
+def holds_symbols(value: Any) -> bool:
+    """True for a known tensor of sizes, of which one is a symbol."""
+    return isinstance(value, np.ndarray) and value.dtype.kind == "O" and any(map(jax.export.is_symbolic_dim, value.flat))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from eqsat.frontends.onnx.table import Array, Node, axis_of, ints, op
+from eqsat.frontends.onnx.table import Array, Node, axis_of, holds_symbols, ints, op, sizes
 
 
 @op("Identity", folds=True)
@@ -36,27 +38,28 @@ def constant_of_shape(node: Node, shape: np.ndarray) -> Array:
 
 @op("Shape", folds=True)
 def shape(node: Node, x: Array) -> np.ndarray:
-    return np.asarray(x.shape, np.int64)[node.get("start", 0) : node.get("end")]
+    return sizes(x.shape[node.get("start", 0) : node.get("end")])
 
 
 @op("Size", folds=True)
 def size(node: Node, x: Array) -> np.ndarray:
-    return np.asarray(int(np.prod(x.shape, dtype=np.int64)), np.int64)
+    return sizes([prod(x.shape)]).reshape(())
 
 
 @op("Reshape", folds=True, static=(1,), since=5)
 def reshape(node: Node, x: Array, target: np.ndarray) -> Array:
-    sizes = list(ints(target))
+    wanted = list(ints(target))
     if not node.get("allowzero", 0):
-        sizes = [x.shape[n] if size == 0 and n < x.ndim else size for n, size in enumerate(sizes)]
-    elif -1 in sizes and 0 in sizes:
-        raise node.error(f"either -1 or 0 with allowzero required, got {sizes}")
-    known = int(np.prod([n for n in sizes if n != -1], dtype=np.int64))
-    if sizes.count(-1) == 1 and known:
-        sizes[sizes.index(-1)] = x.size // known
-    if min(sizes, default=0) < 0 or int(np.prod(sizes, dtype=object)) != x.size:
-        raise node.error(f"a shape of {x.size} elements required for {list(x.shape)}, got {list(ints(target))}")
-    return node.xp.reshape(x, tuple(sizes))
+        wanted = [x.shape[n] if size == 0 and n < x.ndim else size for n, size in enumerate(wanted)]
+    elif -1 in wanted and 0 in wanted:
+        raise node.error(f"either -1 or 0 with allowzero required, got {wanted}")
+    known = prod(n for n in wanted if n != -1)
+    count = prod(x.shape)
+    if wanted.count(-1) == 1 and known != 0:
+        wanted[wanted.index(-1)] = count // known
+    if min((n for n in wanted if isinstance(n, int)), default=0) < 0 or prod(wanted) != count:
+        raise node.error(f"a shape of {count} elements required for {list(x.shape)}, got {list(ints(target))}")
+    return node.xp.reshape(x, tuple(wanted))
 
 
 @op("Reshape", folds=True)
@@ -68,7 +71,7 @@ def reshape_by_attribute(node: Node, x: Array) -> Array:
 def flatten(node: Node, x: Array) -> Array:
     axis = node.get("axis", 1)
     axis = axis + x.ndim if axis < 0 else axis
-    return node.xp.reshape(x, (int(np.prod(x.shape[:axis], dtype=np.int64)), int(np.prod(x.shape[axis:], dtype=np.int64))))
+    return node.xp.reshape(x, (prod(x.shape[:axis]), prod(x.shape[axis:])))
 
 
 @op("Squeeze", folds=True, static=(1,))
@@ -89,8 +92,8 @@ def unsqueeze(node: Node, x: Array, axes: np.ndarray | None = None) -> Array:
     added = {axis_of(node, axis, rank) for axis in given}
     if len(added) != len(given):
         raise node.error(f"distinct axes required, got {list(given)}")
-    sizes = iter(x.shape)
-    return node.xp.reshape(x, tuple(1 if n in added else next(sizes) for n in range(rank)))
+    kept = iter(x.shape)
+    return node.xp.reshape(x, tuple(1 if n in added else next(kept) for n in range(rank)))
 
 
 @op("Transpose", folds=True)
@@ -105,9 +108,9 @@ def concat(node: Node, *operands: Array) -> Array:
 
 
 @op("Split", folds=True, static=(1,))
-def split(node: Node, x: Array, sizes: np.ndarray | None = None) -> tuple[Array, ...]:
+def split(node: Node, x: Array, lengths: np.ndarray | None = None) -> tuple[Array, ...]:
     axis = axis_of(node, node.get("axis", 0), x.ndim)
-    given = node.get("split") if sizes is None else ints(sizes)
+    given = node.get("split") if lengths is None else ints(lengths)
     if given is None:
         count = node.get("num_outputs", len(node.outputs))
         each = -(-x.shape[axis] // count)
@@ -138,6 +141,8 @@ def slice_(node: Node, x: Array, starts: Array, ends: Array, axes: Array | None 
 
 def _clamped(start: int, end: int, step: int, size: int) -> slice:
     """ONNX's bounds: negative ones count from the end, then all are clamped; a slice may end before the first element."""
+    if any(map(jax.export.is_symbolic_dim, (start, end, size))) and step > 0:  # as Python's, which JAX clamps
+        return slice(start, None if isinstance(end, int) and end >= 2**31 - 1 else end, step)
     start = start + size if start < 0 else start
     end = end + size if end < 0 else end
     if step > 0:
@@ -154,10 +159,10 @@ def slice_by_attributes(node: Node, x: Array) -> Array:
 @op("Expand", folds=True, static=(1,))
 def expand(node: Node, x: Array, target: np.ndarray) -> Array:
     try:
-        sizes = np.broadcast_shapes(x.shape, ints(target))
+        wanted = jnp.broadcast_shapes(x.shape, ints(target))
     except ValueError:
         raise node.error(f"a shape that {list(x.shape)} broadcasts to required, got {list(ints(target))}") from None
-    return node.xp.broadcast_to(x, node.shape(sizes, x.dtype))
+    return node.xp.broadcast_to(x, node.shape(wanted, x.dtype))
 
 
 @op("Tile", folds=True, static=(1,), since=6)
@@ -228,6 +233,9 @@ def space_to_depth(node: Node, x: Array) -> Array:
 @op("Range", folds=True, static=(0, 1, 2))
 def range_(node: Node, start: np.ndarray, limit: np.ndarray, delta: np.ndarray) -> Array:
     first, step = start.item(), delta.item()
+    if holds_symbols(limit) and step == 1:
+        (count,) = node.shape((limit.item() - first,), np.int64)
+        return jnp.arange(count, dtype=node.dtype(np.int64)) + np.asarray(first, node.dtype(np.int64))
     count = max(0, int(np.ceil((limit.item() - first) / step)))
     node.shape((count,), start.dtype)
     dtype = node.dtype(start.dtype)
@@ -257,8 +265,6 @@ def trilu(node: Node, x: Array, k: Array | None = None) -> Array:
 @op("Dropout", static=(1, 2))
 def dropout(node: Node, x: Array, ratio: np.ndarray | None = None, training: np.ndarray | None = None) -> tuple[Array, ...]:
     if training is not None and bool(training) and (ratio is None or float(ratio) != 0):
-        import jax
-
         chance = 0.5 if ratio is None else float(ratio)
         mask = jax.random.bernoulli(jax.random.key(node.get("seed", 0)), 1 - chance, x.shape)
         return jnp.where(mask, x / np.asarray(1 - chance, x.dtype), np.asarray(0, x.dtype)), mask

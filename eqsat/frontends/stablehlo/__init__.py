@@ -8,7 +8,7 @@ where the module says them; the call takes the arguments in order and returns on
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -30,7 +30,7 @@ from eqsat.frontends.stablehlo.importer import Importer, check
 from eqsat.frontends.stablehlo.table import StablehloError, Unsupported, structure
 from eqsat.graph import Graph, Variable, trace
 
-__all__ = ["StablehloError", "Unsupported", "read"]
+__all__ = ["StablehloError", "Unsupported", "function", "read"]
 
 
 def read(source: Any, *, shapes: Mapping[str, Any] | None = None) -> Graph:
@@ -48,6 +48,25 @@ def read(source: Any, *, shapes: Mapping[str, Any] | None = None) -> Graph:
         module = modules.bound(module, name, shapes)
         with module.context:
             return _read(module, name)
+
+
+def function(source: Any) -> Callable[..., Any]:
+    """A module as a JAX function of its arguments in order, read anew for the shapes it is traced for, which must be numbers."""
+    module, file = modules.load(source)
+    name, text = file or _name(module), module.operation.get_asm(enable_debug_info=True)
+
+    def run(*values: Any) -> Any:
+        if any(jax.export.is_symbolic_dim(n) for v in values for n in v.shape):
+            raise StablehloError(
+                f"{name}: numbers required as sizes, since StableHLO has no names for open ones; "
+                "give eqsat.jit no buckets=, so that each size has a program, or the JAX function itself"
+            )
+        return read(text, shapes={str(n): v.shape for n, v in enumerate(values)})(*values)
+
+    with module.context:
+        run.__signature__ = names.signature(modules.argument_names(module, modules.main_of(module, name)))  # type: ignore
+    run.__name__ = names.identifier(name)
+    return run
 
 
 def _read(module: Any, name: str) -> Graph:

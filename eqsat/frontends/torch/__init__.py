@@ -18,6 +18,7 @@ try:
 except ImportError as error:
     raise ImportError("Graph.from_torch: the package torch required, got none; pip install 'eqsat[torch]'") from error
 
+from eqsat import names
 from eqsat.frontends.errors import well_formed
 from eqsat.frontends.torch import (  # noqa: F401  (each fills the table)
     attention,
@@ -37,7 +38,7 @@ from eqsat.frontends.torch.table import TABLE, TorchError, Unsupported
 from eqsat.frontends.torch.tensors import dtype_of
 from eqsat.graph import Graph, Variable, trace
 
-__all__ = ["TABLE", "TorchError", "Unsupported", "read"]
+__all__ = ["TABLE", "TorchError", "Unsupported", "function", "read"]
 
 
 def read(
@@ -71,6 +72,51 @@ def read(
         shapes = jax.tree_util.tree_map(_shape, (found.args, found.kwargs))
         with well_formed(TorchError, found.name, "module"):
             return _named(trace(run, *shapes), found, interpreter)
+
+
+def function(source: Any) -> Model:
+    """A `torch.export.ExportedProgram` as a JAX function of its tensors in order. It needs 64-bit JAX: dtypes are exact."""
+    return Model(source)
+
+
+class Model:
+    """An exported program that JAX may trace. Dimensions that it was exported with as dynamic ones may be symbols."""
+
+    def __init__(self, source: Any) -> None:
+        if not isinstance(source, torch.export.ExportedProgram):
+            raise TypeError(
+                f"eqsat.function: a torch.export.ExportedProgram required, got {type(source).__name__}; "
+                "torch.export.export(module, args, dynamic_shapes=...) makes one"
+            )
+        self._found = exported(source, None, None)
+        self.__name__ = self._found.name
+        if self._found.mutated:
+            written = ", ".join(sorted(self._found.mutated))
+            raise Unsupported(f"{self.__name__}: a module that writes into no tensor required, got writes to {written}")
+        missing(self._found.module, self.__name__)
+        with jax.enable_x64(True):
+            self._constants = self._found.constants()
+        self._interpreter = Interpreter(self._found.module, self.__name__, self._constants)
+        self._inputs, self._tree = jax.tree_util.tree_flatten((self._found.args, self._found.kwargs))
+        self.__signature__ = names.signature(jax.tree_util.tree_leaves(self._found.input_names))
+
+    @property
+    def shapes(self) -> tuple[str, ...]:
+        """Of the tensors, with torch's names for dynamic sizes."""
+        return tuple(", ".join(map(str, fake.shape)) for fake in self._found.tensors)
+
+    def __call__(self, *values: Any) -> Any:
+        if jax.dtypes.canonicalize_dtype(np.float64) != np.float64:
+            raise Unsupported(
+                f"{self.__name__}: JAX's 64-bit mode required, since torch's dtypes are exact; "
+                "call jax.config.update('jax_enable_x64', True) first, or this under jax.enable_x64(True)"
+            )
+        for value, fake in zip(values, self._found.tensors, strict=True):
+            if value.dtype != dtype_of(fake.dtype):
+                raise TypeError(f"{self.__name__}: a tensor of {dtype_of(fake.dtype)} required, got {value.dtype}")
+        args, kwargs = jax.tree_util.tree_unflatten(self._tree, values)
+        with well_formed(TorchError, self.__name__, "module"):
+            return self._found.results(self._interpreter.run(self._found.placeholders(args, kwargs, self._constants)))[0]
 
 
 def _shape(leaf: Any) -> jax.ShapeDtypeStruct:

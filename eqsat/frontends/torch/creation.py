@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -62,6 +63,8 @@ def zeros_like(node: Node, self: Array, *, dtype: Any = None) -> Array:
 @op("arange.start_step")
 def arange(node: Node, start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None) -> Array:
     """start + n * step, computed in float64 or int64 as torch does."""
+    if jax.export.is_symbolic_dim(end - start) and step == 1:
+        return lax.iota(node.dtype, end - start) + jnp.asarray(start, node.dtype)
     count = max(0, math.ceil((end - start) / step))
     if (
         jnp.issubdtype(node.dtype, jnp.integer)

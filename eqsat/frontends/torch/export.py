@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import jax
 import torch
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.utils import _pytree as pytree
@@ -65,6 +66,12 @@ class Exported:
         leaves = [None if isinstance(s.arg, ConstantArgument) else s.arg.name for s in specs]
         args, kwargs = pytree.tree_unflatten(leaves, self.program.call_spec.in_spec)
         return tuple(args), {key: value for key, value in kwargs.items() if key in self.kwargs}
+
+    @property
+    def tensors(self) -> list[Any]:
+        """What torch knows of the tensors that a call gives, with symbols as dynamic sizes."""
+        known = {n.name: n.meta["val"] for n in self.module.graph.nodes if n.op == "placeholder"}
+        return [known[name] for name in jax.tree_util.tree_leaves(self.input_names)]
 
     def placeholders(self, args: Sequence[Any], kwargs: Mapping[str, Any], constants: Mapping[str, Any]) -> list[Any]:
         """A value for each placeholder of the graph. The keys of dictionaries may come in another order than at export."""
@@ -174,6 +181,6 @@ def _as_tensor(leaf: Any) -> Any:
 def _name(source: Any) -> str:
     if isinstance(source, torch.export.ExportedProgram):
         stacks = (n.meta.get("nn_module_stack") for n in source.graph.nodes)
-        outermost = next((next(iter(s.values()))[1] for s in stacks if s), "exported")
+        outermost = next((name for s in stacks if s for path, name in [next(iter(s.values()))] if not path), "exported")
         return names.identifier(str(getattr(outermost, "__name__", outermost)).rsplit(".", 1)[-1])
     return names.identifier(type(source).__name__)

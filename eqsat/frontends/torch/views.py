@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -19,8 +21,8 @@ def view(node: Node, self: Array, size: Sequence[int]) -> Array:
 
 def _inferred(x: Array, size: Sequence[int]) -> tuple[int, ...]:
     """The size with its -1 worked out, also where x has no elements."""
-    rest = int(np.prod([n for n in size if n != -1], dtype=np.int64))
-    return tuple(x.size // rest if n == -1 and rest else 0 if n == -1 else n for n in size)
+    rest = prod(n for n in size if n != -1)
+    return tuple((prod(x.shape) // rest if rest != 0 else 0) if n == -1 else n for n in size)
 
 
 @op("view.dtype")
@@ -68,8 +70,12 @@ def select(node: Node, self: Array, dim: int, index: int) -> Array:
     return lax.index_in_dim(self, index % self.shape[axis], axis, keepdims=False)
 
 
-def _range(size: int, start: Any, end: Any) -> tuple[int, int]:
+def _range(size: Any, start: Any, end: Any) -> tuple[Any, Any]:
     """Positions counted from the front and kept inside."""
+    if jax.export.is_symbolic_dim(size):
+        first = 0 if start is None else start + size if start < 0 else start
+        last = size if end is None or end is size or (isinstance(end, int) and end >= 2**31) else end + size if end < 0 else end
+        return first, last
     first = 0 if start is None else min(max(start + size if start < 0 else start, 0), size)
     last = size if end is None else min(max(end + size if end < 0 else end, 0), size)
     return first, max(first, last)
@@ -210,19 +216,19 @@ def _padded(x: Array, padding: Sequence[int], mode: str) -> Array:
 
 @op("sym_size.int")
 def sym_size(node: Node, self: Array, dim: int) -> int:
-    return int(self.shape[dim])
+    return self.shape[dim]
 
 
 @op("sym_numel")
 def sym_numel(node: Node, self: Array) -> int:
-    return int(self.size)
+    return prod(self.shape)
 
 
 @op("sym_stride.int")
 def sym_stride(node: Node, self: Array, dim: int) -> int:
     if not node.contiguous:
         raise node.error("a contiguous tensor required, got one that lies in memory in another order; call .contiguous() first")
-    return int(np.prod(self.shape[axis_of(dim, self.ndim) + 1 :], dtype=np.int64))
+    return prod(self.shape[axis_of(dim, self.ndim) + 1 :])
 
 
 @op("_assert_scalar", "sym_constrain_range_for_size", "sym_constrain_range")
