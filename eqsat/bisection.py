@@ -176,7 +176,7 @@ def bisect(
 
 def _read_outputs(program: Program, flat: Sequence[Array]) -> list[Array]:
     """The outputs of the reading: one kernel per computing equation."""
-    reading = read(program.graph)
+    reading = read(program.graph, program.numerics == "exact")
     values: dict[Any, Array] = {**dict(zip(reading.inputs, flat, strict=True)), **reading.constants}
     for step in reading.steps:
         if isinstance(step, Call):

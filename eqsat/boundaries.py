@@ -150,7 +150,7 @@ def fused(writer: PlannedKernel, reader: PlannedKernel, tensor: Tensor) -> Fused
     except ValueError:
         return None
     outputs = tuple(Stored(o.name, o.shape, o.dtype, t, o.axes) for o, t in zip(rest, terms, strict=True))
-    return Fused(Kernel(reader.name, outputs), frozenset[Axis]().union(*(t.axes for t in inlined)))
+    return Fused(Kernel(reader.name, outputs, reader.kernel.exact), frozenset[Axis]().union(*(t.axes for t in inlined)))
 
 
 def _tensors(inputs: Sequence[object]) -> list[Tensor]:

@@ -38,7 +38,6 @@ class Saturated:
     class_of: dict[Stored, int]
     stopped: str  # "saturated", or the budget that ended the search
     seconds: float
-    exact: bool = True  # every rule of the search keeps the bits
     growth: dict[str, int] = field(default_factory=dict)  # matches per rule
     bypassed: dict[int, frozenset[str]] = field(
         default_factory=dict
@@ -210,7 +209,6 @@ class Engine:
             class_of_tensor,
             stopped,
             time.perf_counter() - start,
-            all(r.tier == "exact" for r in self.rules),
             growth,
             {c: frozenset(names) for c, names in bypassed.items()},
         )

@@ -115,7 +115,7 @@ def explain(program: Program, seconds: float = 60.0) -> Explanation:
     if request is None:
         raise ValueError(f"explain {program.name}: a program that eqsat.optimize made required, got one without its search")
     start, card = time.perf_counter(), device(program.target)
-    distinct, part_of = _distinct(program.graph, request.constants, card)
+    distinct, part_of = _distinct(program.graph, request, card)
     ablation = Ablation(request, card, start + seconds)
     ablated = [
         (ablation.ablate(region, f"region {n} of {len(distinct)}"), count)
@@ -163,7 +163,7 @@ def fired(graph: Graph, request: Request, rule: str, seconds: float = 60.0) -> F
     card = device(request.target)
     ablation = Ablation(request, card, time.perf_counter() + seconds)
     result = Fired(0, 0, 0, FREE)
-    for region, count in _distinct(graph, request.constants, card)[0].values():
+    for region, count in _distinct(graph, request, card)[0].values():
         found = ablation.search(region)
         growth = found.saturated.growth
         matches = growth.get(rule, 0) + growth.get(f"{rule}_back", 0)
@@ -174,27 +174,28 @@ def fired(graph: Graph, request: Request, rule: str, seconds: float = 60.0) -> F
     return result
 
 
-def _distinct(
-    graph: Graph, constants: Sequence[int] | None, card: Device
-) -> tuple[dict[Hashable, tuple[Region, int]], dict[str, int]]:
+def _distinct(graph: Graph, request: Request, card: Device) -> tuple[dict[Hashable, tuple[Region, int]], dict[str, int]]:
     """The distinct regions with how often they run, and by the name of each tensor the number of its region."""
     distinct: dict[Hashable, tuple[Region, int]] = {}
     part_of: dict[str, int] = {}
-    for number, (part, count) in enumerate(_regions(hoisted(graph), constants, card, 1)):
+    exact = request.numerics == "exact"
+    for number, (part, count) in enumerate(_regions(hoisted(graph), request.constants, card, exact, 1)):
         part_of.update((d.name, number) for d in part.definitions)
         region = local(part)
         distinct[region.key] = region, distinct.get(region.key, (region, 0))[1] + count
     return distinct, part_of
 
 
-def _regions(graph: Graph, constants: Sequence[int] | None, card: Device, count: int) -> Iterator[tuple[Region, int]]:
+def _regions(
+    graph: Graph, constants: Sequence[int] | None, card: Device, exact: bool, count: int
+) -> Iterator[tuple[Region, int]]:
     """The regions of a graph and of its loops and branches, and how often each runs (once where values decide)."""
-    for part in parts_of(graph, read(graph), constants, card)[1]:
+    for part in parts_of(graph, read(graph, exact), constants, card)[1]:
         if isinstance(part, Region):
             yield part, count
         else:
             for body in part.eqn.bodies:
-                yield from _regions(body, None, card, count * (1 if part.eqn.trips is None else part.eqn.trips))
+                yield from _regions(body, None, card, exact, count * (1 if part.eqn.trips is None else part.eqn.trips))
 
 
 def _sum(costs: Iterable[tuple[Cost | None, int]]) -> Cost | None:

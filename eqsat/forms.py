@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 
-from eqsat.notation import Kernel, Stored, Tensor, Window
+from eqsat.notation import Kernel, Window
+from eqsat.scalars import is_float
 from eqsat.scans import scanned
 from eqsat.scatters import scattered
 from eqsat.updates import in_place
@@ -15,9 +16,14 @@ def as_run(kernel: Kernel) -> Kernel:
     return scattered(in_place(scanned(kernel)))
 
 
-def taken_over(outputs: Sequence[Stored], donated: frozenset[Tensor]) -> frozenset[Tensor]:
-    """Those of the donated tensors that a kernel with these outputs would overwrite."""
-    if not donated:
-        return donated
-    made = as_run(Kernel("", tuple(outputs), donated=donated))
-    return frozenset(o.base for o in made.outputs if isinstance(o, Window) and o.base is not None)
+def overwriting(kernel: Kernel) -> Kernel:
+    """The kernel with those of its donated tensors that it overwrites."""
+    if not kernel.donated:
+        return kernel
+    taken = (o.base for o in as_run(kernel).outputs if isinstance(o, Window) and o.base is not None)
+    return replace(kernel, donated=frozenset(taken))
+
+
+def has_no_order(kernel: Kernel) -> bool:
+    """True if it adds floats to memory, as they come."""
+    return any(isinstance(o, Window) and o.adds and is_float(o.dtype) for o in as_run(kernel).outputs)

@@ -18,7 +18,7 @@ from eqsat.cones import Cones, Entity, Fragment
 from eqsat.cost import FREE, OBJECTIVES, UNDER_A_CAP, Cost, price
 from eqsat.devices import Device
 from eqsat.egraph import Row, Saturated
-from eqsat.forms import taken_over
+from eqsat.forms import overwriting
 from eqsat.index import Axis, Index
 from eqsat.notation import Kernel, Stored, Tensor, Term, bound_level, dimension_indices, raised, rebuild, substitute
 from eqsat.regions import Region, computed_inside, loads_in, retarget
@@ -85,7 +85,7 @@ class Pool:
         self.axes = saturated.axes
         self.classes = {c: _without_mirrors(rows) for c, rows in saturated.classes.items()}
         self.entities: list[Entity] = []
-        self._bypassed, self._hiding = saturated.bypassed, not saturated.exact
+        self._bypassed = saturated.bypassed
         self._part_names = part_names(region)
         self._constant = self._constant_classes()
         self._add_entities(saturated)
@@ -261,9 +261,12 @@ class Pool:
         names = _output_names(produces)
         terms = tuple(substitute(t, {a: Index.of(b) for a, b in names.items()}) for t in terms)
         outputs = tuple(_store(e.tensor, t, names) for e, t in zip(produces, terms, strict=True))
-        taken = taken_over(outputs, frozenset(t for t, made in self.region.donated if any(e.tensor is made for e in produces)))
-        kernel = Kernel(produces[0].tensor.name, outputs, self._hiding, taken)
-        key = (taken, *((o.term, o.shape) for o in kernel.outputs))  # tensors of one term may have other shapes: broadcasts
+        donated = frozenset(t for t, made in self.region.donated if any(e.tensor is made for e in produces))
+        kernel = overwriting(Kernel(produces[0].tensor.name, outputs, self.region.exact, donated))
+        key = (
+            kernel.donated,
+            *((o.term, o.shape) for o in kernel.outputs),
+        )  # tensors of one term may have other shapes: broadcasts
         if key not in self._prices:
             work = Work(kernel)
             self._prices[key] = price(work, schedules(work), self.device)

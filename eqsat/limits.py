@@ -1,7 +1,7 @@
 """Limits of a reduction: positions at which a mask leaves nothing to add, so that a loop need not visit them.
 
 A mask that compares positions, as causal attention and sliding windows have, hides whole tiles. What is left out is exactly
-what changes no fold: a score of -inf in a maximum, a 0 in a sum. Where a kernel is `hiding`, so is a product with a masked
+what changes no fold: a score of -inf in a maximum, a 0 in a sum. Where a kernel is not `exact`, so is a product with a masked
 weight of 0, which could only add the NaN of a NaN or an infinity that it weighs; an online sum always is. Nothing here knows
 attention: the limits follow from the comparison.
 """
@@ -33,15 +33,15 @@ class Limits:
         return Limits(tuple(b for b in self.low if b.axes <= axes), tuple(b for b in self.high if b.axes <= axes))
 
 
-def limits_of(reductions: Iterable[Term], hiding: bool = False) -> Limits:
-    """The limits that all of these reductions over one axis have; `hiding` as in `Kernel`."""
-    found = [_of_reduction(t, hiding) for t in reductions]
+def limits_of(reductions: Iterable[Term], exact: bool = True) -> Limits:
+    """The limits that all of these reductions over one axis have; `exact` as in `Kernel`."""
+    found = [_of_reduction(t, exact) for t in reductions]
     first, *rest = found
     low = (b for b in first.low if all(b in other.low for other in rest))
     return Limits(tuple(low), tuple(b for b in first.high if all(b in other.high for other in rest)))
 
 
-def _of_reduction(t: Term, hiding: bool) -> Limits:
+def _of_reduction(t: Term, exact: bool) -> Limits:
     axis = t.bound
     assert axis is not None
     if t.head == "online":  # the first place is one even if all are masked
@@ -49,7 +49,7 @@ def _of_reduction(t: Term, hiding: bool) -> Limits:
     name, body = t.data[0], t.args[0]
     if name == "or" and body.head == "ne" and body.args[0] is body.args[1]:  # is there a NaN?
         return _hidden(body.args[0], axis, "a number")
-    return _weightless(body, axis) if hiding and name == "sum" else _hidden(body, axis, name)
+    return _weightless(body, axis) if name == "sum" and not exact else _hidden(body, axis, name)
 
 
 def _weightless(term: Term, axis: Axis) -> Limits:

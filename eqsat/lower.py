@@ -45,6 +45,7 @@ def lower(kernel: Kernel, schedule: Schedule) -> TileProgram:
         schedule.num_stages,
         schedule.group,
         _header(kernel, tiling),
+        kernel.exact,
     )
 
 
@@ -413,7 +414,7 @@ class _Lowering:
 
     def _bounds(self, group: Iterable[Term], scope: _Scope) -> tuple[Index | None, Index | None]:
         """Between which positions a loop has something to add, for the first and last position of every tile around it."""
-        limits = limits_of(group, self.tiling.kernel.hiding)
+        limits = limits_of(group, self.tiling.kernel.exact)
         low = (self.tiling.extreme(scope.open, b, -1) for b in limits.low)
         high = (self.tiling.extreme(scope.open, b, 1) for b in limits.high)
         return next((b for b in low if b is not None), None), next((b for b in high if b is not None), None)

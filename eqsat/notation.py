@@ -331,14 +331,15 @@ class Kernel:
     """One launch: what lies between its loads and its stores.
 
     Every output's term loads only leaf tensors. All outputs share an iteration space: the axes of the first output
-    contain those of the others. A kernel that is `hiding` need not visit what a mask gives the weight 0 in a sum of products,
-    be it a NaN or an infinity (see `eqsat.limits`). An output may take over the buffer of an input that is `donated` (see
+    contain those of the others. An `exact` kernel does what its operations do one by one: it rounds each product before it adds
+    it, visits what a mask gives the weight 0 in a sum of products, which may be NaN (see `eqsat.limits`), and adds floats in the
+    same order whenever it runs (see `eqsat.scatters`). An output may take over the buffer of an input that is `donated` (see
     `eqsat.updates`).
     """
 
     name: str
     outputs: tuple[Stored, ...]
-    hiding: bool = False
+    exact: bool = True
     donated: frozenset[Tensor] = frozenset()
 
     @cached_property

@@ -21,7 +21,7 @@ from eqsat.graph import Graph
 from eqsat.hoisting import hoisted
 from eqsat.kernels import Candidate, Pool, Prices
 from eqsat.memory import Use, peak_nbytes
-from eqsat.notation import Kernel, Stored, Tensor
+from eqsat.notation import Stored, Tensor
 from eqsat.original import as_written, baseline, kernel_of, looped
 from eqsat.overlap import overlapped
 from eqsat.packs import default_rules
@@ -132,7 +132,7 @@ def checked(target: str, numerics: str, objective: str) -> Device:
 
 def _planned(graph: Graph, search: Search, numerics: str, constants: Sequence[int] | None, donate: Sequence[int] = ()) -> Program:
     """The program of a graph, or of a loop's body, in which nothing is computed once (`constants` is None)."""
-    reading = read(graph)
+    reading = read(graph, numerics == "exact")
     outputs, parts = parts_of(graph, reading, constants, search.card, donate)
     log.info("read %s: %d equations, %d tensors, %d parts", graph.name, len(graph.equations), len(reading.steps), len(parts))
     bodies = {body: _planned(body, search, numerics, None) for e in graph.equations for body in e.bodies}
@@ -196,7 +196,8 @@ def parts_of(
     steps, renamed = kept_steps(reading.steps, reading.outputs)
     outputs = tuple(renamed.get(t, t) for t in reading.outputs)
     given = [reading.inputs[leaf] for leaf in leaves_of(graph, donate, "donate")]
-    return outputs, giving_up(overlapped(cut(steps, outputs, fixed), outputs, card), handed_on(given, outputs))
+    parts = giving_up(overlapped(cut(steps, outputs, fixed), outputs, card), handed_on(given, outputs))
+    return outputs, [replace(p, exact=reading.exact) if isinstance(p, Region) else p for p in parts]
 
 
 def leaves_of(graph: Graph, positions: Sequence[int], option: str) -> list[int]:
@@ -329,11 +330,9 @@ class Search:
     def _unoptimised(self, region: Region, summary: str) -> RegionPlan:
         kernels = []
         for stored in region.definitions:
-            kernel = _leaf_kernel(stored)
-            original = kernel_of(kernel.outputs[0], self.card)
-            kernels.append(
-                Candidate((), frozenset(), kernel, original.cost, original.cost.seconds, original.schedule, frozenset())
-            )
+            original = kernel_of(_over_leaves(stored), self.card, region.exact)
+            cost, schedule = original.cost, original.schedule
+            kernels.append(Candidate((), frozenset(), original.kernel, cost, cost.seconds, schedule, frozenset()))
         return RegionPlan(region, self._named(tuple(kernels)), 1.0, summary, complete=False)
 
     def _named(self, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
@@ -368,6 +367,6 @@ class Search:
         return planned
 
 
-def _leaf_kernel(stored: Stored) -> Kernel:
+def _over_leaves(stored: Stored) -> Stored:
     leaves: dict[Tensor, Tensor] = {t: Tensor(t.name, t.shape, t.dtype) for t in loads_in(stored.term)}
-    return Kernel(stored.name, (Stored(stored.name, stored.shape, stored.dtype, retarget(stored.term, leaves), stored.axes),))
+    return Stored(stored.name, stored.shape, stored.dtype, retarget(stored.term, leaves), stored.axes)

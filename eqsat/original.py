@@ -47,9 +47,9 @@ def computed(graph: Graph, reading: Reading, times: int = 1) -> Iterator[tuple[S
             yield from computed(body, read(body), times * (1 if equation.trips is None else equation.trips))
 
 
-def kernel_of(step: Stored, card: Device) -> PlannedKernel:
+def kernel_of(step: Stored, card: Device, exact: bool = False) -> PlannedKernel:
     """A definition as its own kernel. Raises ValueError where none of its schedules fits the device."""
-    kernel = Kernel(step.name, (step,))
+    kernel = Kernel(step.name, (step,), exact)
     work = Work(kernel)
     cost, schedule = price(work, schedules(work), card)
     if schedule is None:

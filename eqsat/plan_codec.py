@@ -37,7 +37,7 @@ def encode(region: Region, candidates: Sequence[Candidate], facts: dict[str, Any
         (
             [(places[o.name], o.shape, o.dtype, o.axes) for o in c.kernel.outputs],
             _rows(c.kernel, places),
-            (c.kernel.hiding, [places[t.name] for t in c.kernel.inputs if t in c.kernel.donated]),
+            (c.kernel.exact, [places[t.name] for t in c.kernel.inputs if t in c.kernel.donated]),
             (c.cost, c.price, c.schedule, sorted(c.rules), c.constant),
         )
         for c in candidates
@@ -90,7 +90,7 @@ def _rows(kernel: Kernel, places: dict[str, Place]) -> tuple[list[Any], list[int
 
 
 def _candidate(row: Any, tensors: dict[Place, Tensor], names: dict[Place, str]) -> Candidate:
-    outputs, (rows, roots), (hiding, donated), (cost, price, schedule, rules, constant) = row
+    outputs, (rows, roots), (exact, donated), (cost, price, schedule, rules, constant) = row
     terms: list[Term] = []
     for head, args, data, dtype in rows:
         if head == "load":
@@ -101,5 +101,5 @@ def _candidate(row: Any, tensors: dict[Place, Tensor], names: dict[Place, str]) 
         Stored(names[place], shape, dtype, terms[root], axes)
         for (place, shape, dtype, axes), root in zip(outputs, roots, strict=True)
     )
-    kernel = Kernel(made[0].name, made, hiding, frozenset(tensors[place] for place in donated))
+    kernel = Kernel(made[0].name, made, exact, frozenset(tensors[place] for place in donated))
     return Candidate((), frozenset(), kernel, cost, price, schedule, frozenset(rules), constant)

@@ -17,6 +17,7 @@ from eqsat.names import Namer
 from eqsat.notation import Kernel, Stored, Tensor, Term, const, output_axes
 from eqsat.primitives import TABLE, Opaque, Out, Row, View
 from eqsat.scalars import DTYPES, is_integer
+from eqsat.scatters import is_unordered
 
 if TYPE_CHECKING:
     from eqsat.program import Program
@@ -65,6 +66,7 @@ class Reading:
     steps: tuple[Stored | Call, ...]
     outputs: tuple[Tensor, ...]
     views: int  # equations that became index expressions
+    exact: bool = False  # its kernels are to be (see `Kernel`)
 
     @property
     def calls(self) -> tuple[Call, ...]:
@@ -81,16 +83,16 @@ class Reading:
         return "\n".join([*lines, f"return {', '.join(t.name for t in self.outputs)}"])
 
 
-def read(graph: Graph) -> Reading:
-    """The program of a graph in index notation."""
-    return _Reader(graph).reading()
+def read(graph: Graph, exact: bool = False) -> Reading:
+    """The program of a graph in index notation; an `exact` one leaves to JAX what a kernel would add in no fixed order."""
+    return _Reader(graph, exact).reading()
 
 
 class _Reader:
     """Reads equations in order, keeping the value of every variable."""
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, exact: bool) -> None:
+        self.graph, self.exact = graph, exact
         self.names = Namer(graph.name_of.values())
         self.values: dict[Variable, View] = {}
         self.leaves: dict[Variable, Tensor] = {}  # tensors whose dtype or size has no terms
@@ -106,7 +108,7 @@ class _Reader:
         for equation in self.graph.equations:
             self.equation(equation)
         outputs = tuple(self.output(atom, n) for n, atom in enumerate(self.graph.outputs))
-        return Reading(inputs, self.constants, tuple(self.steps), outputs, self.views)
+        return Reading(inputs, self.constants, tuple(self.steps), outputs, self.views, self.exact)
 
     # --- values
 
@@ -190,6 +192,8 @@ class _Reader:
         for out, term in zip(outs, terms, strict=True):
             if term.dtype != out.dtype:
                 raise Opaque(f"reads as {term.dtype}, JAX gives {out.dtype}")
+            if self.exact and is_unordered(term, output_axes(out.shape)):
+                raise Opaque("the exact tier adds floats in a fixed order")
         return terms
 
     def call(self, equation: Equation, reason: str) -> None:

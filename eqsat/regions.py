@@ -35,6 +35,7 @@ class Region:
     outputs: tuple[Stored, ...]
     constant: frozenset[Tensor] = frozenset()  # inputs whose values never change
     donated: frozenset[tuple[Tensor, Tensor]] = frozenset()  # an input that nothing needs later, the output that gets its buffer
+    exact: bool = False  # its kernels are (see `Kernel`)
 
     @property
     def key(self) -> Hashable:
@@ -53,7 +54,7 @@ class Region:
                 )
             )
             number[definition] = len(number)
-        return (*rows, *sorted((number[given], number[made]) for given, made in self.donated))
+        return (self.exact, *rows, *sorted((number[given], number[made]) for given, made in self.donated))
 
 
 def _structure(term: Term, number: dict[Tensor, int]) -> Hashable:
@@ -461,7 +462,7 @@ def local(region: Region) -> Region:
     outputs = tuple(new for old, new in zip(region.definitions, definitions, strict=True) if old in region.outputs)
     constant = frozenset(canonical.tensors[t] for t in region.constant)
     donated = frozenset((canonical.tensors[given], canonical.tensors[made]) for given, made in region.donated)
-    return Region(inputs, definitions, outputs, constant, donated)
+    return Region(inputs, definitions, outputs, constant, donated, region.exact)
 
 
 def retarget(term: Term, tensors: dict[Tensor, Tensor], memo: dict[Term, Term] | None = None) -> Term:

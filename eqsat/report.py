@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from eqsat import control
 from eqsat.devices import device
+from eqsat.forms import has_no_order
 from eqsat.program import PlannedKernel, type_of, wrapped
 from eqsat.read import Call
 from eqsat.roofline import BOUNDS, point
@@ -76,6 +77,10 @@ def _changes(program: Program) -> str:
     rows += [(text.split()[0], text.partition(" ")[2]) for part in program.parts for text in map(loop_text, part.loops)]
     for (name, reason), count in Counter((c.name, c.reason) for c in program.calls).items():
         rows.append(("call of JAX", f"{name}{f' x{count}' if count > 1 else ''}: {reason}"))
+    if unordered := [k.name for k in program.kernels if has_no_order(k.kernel)]:
+        rows.append(
+            ("no fixed order", f"floats are added as they come, so last bits may differ from run to run: {', '.join(unordered)}")
+        )
     constant = sum(isinstance(s, PlannedKernel) and s.constant for s in program.steps)
     if constant:
         rows.append(("computed once", f"{constant} step{'s' * (constant > 1)} that depend on constants only"))

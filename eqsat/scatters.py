@@ -3,7 +3,8 @@
 ``sum[r](where(place[r] == x0, a[r, x1], 0))`` adds row r of `a` to row place[r] of the result: the gradient of an embedding,
 a sum of segments, a histogram, or a product with one-hot rows. The language has no other word for it, so that every law of
 sums and masks holds for it. A kernel's terms take the form of a `Window` that adds when it is priced and lowered (as scans
-do, see `eqsat.scans`), and evaluation runs it as one. Floats are added in no fixed order, as by any scatter on a GPU.
+do, see `eqsat.scans`), and evaluation runs it as one. Floats are added in no fixed order, as by any scatter on a GPU, so the
+last bits may differ from run to run. An `exact` kernel has none of them: reading leaves them to JAX (`is_unordered`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from eqsat.index import Axis, Index
 from eqsat.limits import is_identity
 from eqsat.notation import Kernel, Stored, Tensor, Term, Window, const, dimension_indices, scalar, substitute
 from eqsat.ranges import range_of
-from eqsat.scalars import DTYPES, is_integer
+from eqsat.scalars import DTYPES, is_float, is_integer
 from eqsat.updates import conjuncts
 
 FEW_POINTS = 1 << 16  # terms times elements; so few are summed in one launch, in a fixed order
@@ -74,16 +75,28 @@ def _place(test: Term, bound: Sequence[Axis]) -> tuple[Axis, Term] | None:
     return None
 
 
+def _is_small(found: Scatter, axes: Sequence[Axis]) -> bool:
+    return prod(a.extent for a in (*axes, *found.bound)) <= FEW_POINTS
+
+
+def is_unordered(term: Term, axes: Sequence[Axis]) -> bool:
+    """True for a tensor over `axes` that takes sums of floats by their places, too large to be summed for each element anew."""
+    found = (scatter(t) for t in term.walk() if is_float(t.dtype))
+    return any(s is not None and not _is_small(s, axes) for s in found)
+
+
 def scattered(kernel: Kernel) -> Kernel:
     """The kernel with a window that adds for the scatter that it is; the same one if it is none."""
     if len(kernel.outputs) != 1 or isinstance(kernel.outputs[0], Window):
         return kernel
-    made = window(kernel.outputs[0], kernel.donated)
+    made = window(kernel.outputs[0], kernel.donated, kernel.exact)
     return kernel if made is None else replace(kernel, outputs=(made,))
 
 
-def window(stored: Stored, donated: frozenset[Tensor]) -> Window | None:
+def window(stored: Stored, donated: frozenset[Tensor], exact: bool) -> Window | None:
     """The window form of an output that is a scatter, alone or into a donated array; None if it is not."""
+    if exact and is_float(stored.dtype):
+        return None
     total, base = stored.term, None
     whole = dimension_indices(stored.shape, stored.axes)
     if total.head == "add":
@@ -94,7 +107,7 @@ def window(stored: Stored, donated: frozenset[Tensor]) -> Window | None:
     found = scatter(total)
     if found is None or not found.places.keys() <= set(stored.axes) or (base is not None and base.shape != stored.shape):
         return None
-    if prod(a.extent for a in (*stored.axes, *found.bound)) <= FEW_POINTS:
+    if _is_small(found, stored.axes):
         return None
     own = {axis: Axis(f"n{number}", axis.extent) for number, axis in enumerate(found.bound)}
     named = {axis: Index.of(n) for axis, n in own.items()}

@@ -128,7 +128,7 @@ class Work:
                 over[t.bound].append(t)
         own = frozenset(self.kernel.axes)
         return {
-            a: share for a, terms in over.items() if (share := visited(limits_of(terms, self.kernel.hiding).within(own), a)) < 1.0
+            a: share for a, terms in over.items() if (share := visited(limits_of(terms, self.kernel.exact).within(own), a)) < 1.0
         }
 
     @cached_property

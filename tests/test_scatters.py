@@ -146,3 +146,14 @@ def test_a_scatter_is_priced_by_its_terms():
     for rows in (ROWS, 8 * ROWS):
         (p,) = eqsat.optimize(lambda i, g: jax.ops.segment_sum(g, i, rows), places(4096), updates(4096, 128)).kernels  # noqa: B023
         assert p.cost.flops < 10 * 4096 * 128
+
+
+def test_the_exact_tier_adds_floats_in_a_fixed_order():
+    """Whole numbers add up to the same in any order; of floats, a product with one-hot rows is one, and a scatter is JAX's."""
+    i, g = jax.ShapeDtypeStruct((520,), "int32"), jax.ShapeDtypeStruct((520, WIDTH), "float32")
+    for fn, calls, zeros in ((histogram, 0, 1), (one_hot, 0, 0), (embedding, 1, 0)):
+        program = eqsat.optimize(fn, i, g, numerics="exact")
+        assert (len(program.calls), len(zeroed(program))) == (calls, zeros), fn.__name__
+        assert "no fixed order" not in program.report()
+    assert "the exact tier adds floats in a fixed order" in program.report()
+    assert "no fixed order  floats are added as they come" in eqsat.optimize(embedding, i, g).report()

@@ -33,29 +33,28 @@ def machine_code(source: str, program: TileProgram, cc: int) -> Any:
     """Triton's compiled kernel for a compute capability: `asm` holds "ttir", "ptx" and "cubin", `metadata` the resources."""
     import triton
 
-    options = _options(program.num_warps, program.num_stages)
-    return triton.compile(_ast(source, signature(program)), target=_target(cc), options=options)
+    return triton.compile(_ast(source, signature(program)), target=_target(cc), options=_options(program))
 
 
 def triton_ir(source: str, program: TileProgram, cc: int) -> tuple[str, str]:
     """Name of the kernel and its Triton IR as text: the first stage of the compiler only."""
-    return _triton_ir(source, signature(program), program.num_warps, program.num_stages, cc)
+    return _triton_ir(source, signature(program), tuple(_options(program).items()), cc)
 
 
 @lru_cache(maxsize=1024)
-def _triton_ir(source: str, dtypes: Signature, num_warps: int, num_stages: int, cc: int) -> tuple[str, str]:
+def _triton_ir(source: str, dtypes: Signature, options: tuple[tuple[str, Any], ...], cc: int) -> tuple[str, str]:
     from triton._C.libtriton import ir
     from triton.compiler.compiler import make_backend
 
     target, tree = _target(cc), _ast(source, dtypes)
     backend = make_backend(target)
-    options = backend.parse_options(_options(num_warps, num_stages))
+    parsed = backend.parse_options(dict(options))
     context = ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)
     stages: dict[str, Any] = {}
-    backend.add_stages(stages, options, tree.language)
-    module = tree.make_ir(target, options, backend.get_codegen_implementation(options), backend.get_module_map(), context)
+    backend.add_stages(stages, parsed, tree.language)
+    module = tree.make_ir(target, parsed, backend.get_codegen_implementation(parsed), backend.get_module_map(), context)
     text = stages["ttir"](module, {}).str_nodebug()  # without paths of the machine, so that equal programs lower to equal text
     name = re.search(r"tt\.func public @(\w+)", text)
     if name is None:
@@ -63,9 +62,9 @@ def _triton_ir(source: str, dtypes: Signature, num_warps: int, num_stages: int, 
     return name[1], text
 
 
-def _options(num_warps: int, num_stages: int) -> dict[str, Any]:
-    """Contraction to fused multiply-add is asked for: its default differs between versions of Triton."""
-    return {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": True}
+def _options(program: TileProgram) -> dict[str, Any]:
+    """What `launch` of the emitted file gives, too: whether an addition takes a product unrounded has no default in common."""
+    return {"num_warps": program.num_warps, "num_stages": program.num_stages, "enable_fp_fusion": not program.exact}
 
 
 def _target(cc: int) -> Any:

@@ -63,6 +63,7 @@ def file_text(
         "GRID": (program.programs,),
         "NUM_WARPS": program.num_warps,
         "NUM_STAGES": program.num_stages,
+        "FP_FUSION": not program.exact,  # may an addition take a product unrounded?
     }
     if program.in_place:  # outputs written in the buffer of an input: the numbers of both
         constants["IN_PLACE"] = program.in_place
@@ -76,7 +77,7 @@ def file_text(
         + f"@triton.jit\n{signature}\n{body}\n\n\n"
         + 'def launch(*tensors):\n    """Run the kernel on torch tensors: the inputs, then the outputs."""\n'
         + "".join(f"    tensors[{len(program.inputs) + n}].zero_()\n" for n in program.zeroed)
-        + f"    {name}[GRID](*tensors, num_warps=NUM_WARPS, num_stages=NUM_STAGES)\n"
+        + f"    {name}[GRID](*tensors, num_warps=NUM_WARPS, num_stages=NUM_STAGES, enable_fp_fusion=FP_FUSION)\n"
     )
 
 
