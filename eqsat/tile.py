@@ -225,7 +225,8 @@ class TileProgram:
 
     `grid` lists the grid axes, slowest first; program number p counts their tiles in row-major order, except that with
     group > 1 the last two axes with more than one tile each are visited in groups of `group` tiles of the first of the
-    two, so that neighbouring programs share operands in L2 (see `grid_position`). `header` is text for the top of a printed file. In an `exact` program no sum takes a product that was not rounded.
+    two, so that neighbouring programs share operands in L2 (see `grid_position`). `header` is text for the top of a printed
+    file. In an `exact` program no addition takes a product that was not rounded.
     """
 
     name: str
