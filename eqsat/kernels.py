@@ -263,10 +263,7 @@ class Pool:
         outputs = tuple(_store(e.tensor, t, names) for e, t in zip(produces, terms, strict=True))
         donated = frozenset(t for t, made in self.region.donated if any(e.tensor is made for e in produces))
         kernel = overwriting(Kernel(produces[0].tensor.name, outputs, self.region.exact, donated))
-        key = (
-            kernel.donated,
-            *((o.term, o.shape) for o in kernel.outputs),
-        )  # tensors of one term may have other shapes: broadcasts
+        key = (kernel.donated, *((o.term, o.shape) for o in kernel.outputs))  # of one term, tensors may broadcast to other shapes
         if key not in self._prices:
             work = Work(kernel)
             self._prices[key] = price(work, schedules(work), self.device)
