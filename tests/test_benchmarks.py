@@ -146,7 +146,7 @@ def held(run, floor: float = 0.0, graph: Graph = GRAPH) -> Contestant:
 
 
 @pytest.mark.parametrize("name", CHEATS)
-def test_cheat_is_caught_and_named(name):
+def test_cheat_is_caught_and_named(name):  # P5-08
     run, kind = CHEATS[name]
     found = {f.kind for f in held(run).findings}
     assert kind in found, found

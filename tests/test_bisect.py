@@ -32,7 +32,7 @@ def softened(x):
 WRONG = (*RULES[:40], tanh_is_its_operand, *RULES[40:])
 
 
-def test_a_wrong_rule_is_found_and_proved_wrong():
+def test_a_wrong_rule_is_found_and_proved_wrong():  # P5-03
     found = eqsat.optimize(softened, shape(6, 5), rules=WRONG).bisect()
     assert (found.stage, found.culprit) == ("rule", "tanh_is_its_operand")
     text = str(found)

@@ -320,7 +320,7 @@ def test_a_rule_whose_conditions_nothing_meets_fails():
         assert check_rule(vacuous).problem.startswith("vacuous: none of 120 random instances of ")
 
 
-def test_a_rule_that_grows_without_end_fails_with_its_growth():
+def test_a_rule_that_grows_without_end_fails_with_its_growth():  # P5-02
     @rule("exact")
     def add_and_subtract(a: Float, b: Float):
         return rewrite(a - b, (a * const(1, a)) - b)

@@ -181,7 +181,7 @@ def test_cycles_are_never_chosen():
     assert choice.price == 6
 
 
-def test_a_thousand_graphs_with_cycles_give_an_order():
+def test_a_thousand_graphs_with_cycles_give_an_order():  # P5-05
     made = 0
     for seed in range(1, 2001, 2):  # those with cycles
         candidates, outputs = random_instance(seed)
@@ -200,7 +200,7 @@ def test_products_of_one_input_are_merged():
     assert len(program.launches) == 1
 
 
-def test_seventy_squarings_are_seventy_kernels():
+def test_seventy_squarings_are_seventy_kernels():  # P5-04
     """The cheapest tree costs 2**70."""
     candidates = [kernel(1, [n], [n - 1] if n else []) for n in range(70)] + [kernel(3, [n], [n - 1]) for n in range(1, 70)]
     assert chosen(candidates, [69]).price == 70
@@ -313,28 +313,36 @@ def net(x, a, b):
         x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
     return x
 loss = jax.grad(lambda w, x: (jax.nn.softmax(jnp.tanh(x @ w) @ w.T, -1) ** 2).sum())
-programs = [
-    eqsat.optimize(gpt2.forward, params, tokens, constants=(0,)),
-    eqsat.optimize(net, f32(2, 16, 16, 8), f32(3, 3, 8, 16), f32(3, 3, 16, 16)),
-    eqsat.optimize(loss, f32(64, 64), f32(64, 64)),
-]
-for p in programs:
-    text = p.report() + "".join(k.source(b) for k in p.kernels for b in ("triton", "pallas", "jax") if k.schedule)
-    print(hashlib.sha256(text.encode()).hexdigest(), len(text))
+for _ in range(int(sys.argv[1])):
+    programs = [
+        eqsat.optimize(gpt2.forward, params, tokens, constants=(0,), cache=False),
+        eqsat.optimize(net, f32(2, 16, 16, 8), f32(3, 3, 8, 16), f32(3, 3, 16, 16), cache=False),
+        eqsat.optimize(loss, f32(64, 64), f32(64, 64), cache=False),
+    ]
+    for p in programs:
+        text = p.report() + "".join(k.source(b) for k in p.kernels for b in ("triton", "pallas", "jax") if k.schedule)
+        print(hashlib.sha256(text.encode()).hexdigest(), len(text))
 """
+
+
+def texts(seed, runs):
+    """A process that prints what identifies the texts of three programs, as often as it is told to."""
+    command = [sys.executable, "-c", TEXTS, str(runs)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONHASHSEED": seed})
 
 
 @pytest.mark.slow
 def test_processes_and_hash_seeds_give_the_same_texts():
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", TEXTS], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONHASHSEED": seed}
-        )
-        for seed in ("0", "1", "1")
-    ]
-    results = [p.communicate(timeout=600)[0] for p in processes]
+    results = [p.communicate(timeout=600)[0] for p in [texts(seed, 1) for seed in ("0", "1", "1")]]
     assert results[0].count("\n") == 3
     assert results[1:] == results[:1] * 2
+
+
+@pytest.mark.nightly
+def test_twenty_runs_give_the_same_texts():
+    results = [p.communicate(timeout=3600)[0].splitlines() for p in [texts(seed, 10) for seed in ("0", "1")]]
+    assert len(results[0]) == 30
+    assert results[0] == results[0][:3] * 10 == results[1]
 
 
 def test_no_decision_depends_on_the_clock(monkeypatch):

@@ -47,7 +47,7 @@ PAIRS = {
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_no_grid_of_pairs_is_stored(name):
+def test_no_grid_of_pairs_is_stored(name):  # P1-06
     fn, args = PAIRS[name]
     program = eqsat.optimize(fn, *args)
     assert program.peak_nbytes <= 0.01 * GRID_NBYTES
@@ -56,7 +56,7 @@ def test_no_grid_of_pairs_is_stored(name):
 
 
 @pytest.mark.parametrize("fn, shapes", [(rbf, [(33,), (17,), (17,)]), (nearest, [(33, 3), (17, 3)]), (gravity, [(33, 3), (33,)])])
-def test_sums_over_pairs_validate(fn, shapes):
+def test_sums_over_pairs_validate(fn, shapes):  # P1-06
     eqsat.optimize(fn, *map(f32_of, shapes)).validate()
 
 

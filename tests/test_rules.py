@@ -164,7 +164,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("author", MISTAKES, ids=lambda f: f.__name__)
-def test_mistakes_are_found_at_load(author):
+def test_mistakes_are_found_at_load(author):  # P5-11
     with pytest.raises((TypeError, ValueError)) as caught:
         rule("exact")(author)
     message = str(caught.value)
