@@ -19,11 +19,11 @@ from eqsat.ablation import Ablated, Ablation, difference, times, total
 from eqsat.boundaries import Boundary, boundaries
 from eqsat.cost import FREE, Cost
 from eqsat.devices import Device, device
+from eqsat.formula import wrapped
 from eqsat.graph import Graph
 from eqsat.hoisting import hoisted
 from eqsat.kernels import Candidate
 from eqsat.optimizer import parts_of
-from eqsat.program import wrapped
 from eqsat.read import read
 from eqsat.regions import Region, local
 from eqsat.rule import TIERS, Rule

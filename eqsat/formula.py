@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import textwrap
 from collections import Counter
 
 from eqsat.index import Index
@@ -88,3 +89,14 @@ def _bare(text: str) -> str:
         if depth == 0:
             return text[1:-1] if i == len(text) - 1 else text
     return text
+
+
+def type_of(tensor: Tensor) -> str:
+    """A tensor's type as text: float32[4,8]."""
+    return f"{tensor.dtype}[{','.join(map(str, tensor.shape))}]"
+
+
+def wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    """Lines of at most `width` characters; continuations are indented further."""
+    further = indent + "    "
+    return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=further, break_on_hyphens=False) or [indent]

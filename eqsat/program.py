@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -217,15 +216,27 @@ class Program:
     @cached_property
     def _dispatched(self) -> Callable[[tuple[Any, ...], Mapping[str, Any]], Any] | None:
         """A call as `jax.jit` dispatches it, which looks at arguments once per type; None where a call has more to do."""
-        if self.donated or self._prepared_tensors or self.function.in_line:
+        if self.donated or self.function.in_line:
             return None
 
-        def call(constants: list[Array], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-            results = program_p.bind(*constants, *self._flat(args, kwargs), function=self.function)
+        def call(held: list[Array], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+            results = program_p.bind(*held, *self._flat(args, kwargs), function=self.function)
             return jax.tree_util.tree_unflatten(self.graph.out_tree, results)
 
-        held = partial(jax.jit(call, compiler_options=KEEP_CASTS), list(self.constants.values()))
-        return self.graph.in_mode(held) if self.graph.wide else held
+        compiled = jax.jit(call, compiler_options=KEEP_CASTS)
+        run: Callable[..., Any] = partial(compiled, list(self.constants.values()))
+        if self._prepared_tensors:
+            run = lambda args, kwargs: compiled(self._held_by(args, kwargs), args, kwargs)  # noqa: E731
+        return self.graph.in_mode(run) if self.graph.wide else run
+
+    def _held_by(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Array]:
+        """`held`, without a look at the arguments that constant steps do not read if the others are those of the last call."""
+        if self._prepared is not None:
+            leaves = jax.tree_util.tree_leaves((args, kwargs))
+            key, results = self._prepared
+            if len(leaves) == len(self.inputs) and all(leaves[n] is a for n, a in zip(self._read_once, key, strict=True)):
+                return [*self.constants.values(), *results]
+        return self.held(self.flat(*args, **kwargs))
 
     def flat(self, *args: Any, **kwargs: Any) -> list[Array]:
         """The arguments as a flat list of arrays; raises TypeError or ValueError where they do not fit."""
@@ -326,8 +337,7 @@ class Program:
     def _evaluate_once(self, constants: list[Array], given: list[Array]) -> list[Array]:
         """The constant steps, from the inputs that they read."""
         values = dict(zip(self.constants, constants, strict=True))
-        read = {t for s in self.steps if _is_constant(s) for t in s.inputs}
-        values.update(zip((t for t in self.inputs if t in read), given, strict=True))
+        values.update(zip((self.inputs[n] for n in self._read_once), given, strict=True))
         self._run_steps([s for s in self.steps if _is_constant(s)], values)
         return [values[t] for t in self._prepared_tensors]
 
@@ -352,6 +362,12 @@ class Program:
         used = {t for s in self.steps if not _is_constant(s) for t in s.inputs if isinstance(t, Tensor)} | set(self.outputs)
         return tuple(t for t in made if t in used)
 
+    @cached_property
+    def _read_once(self) -> tuple[int, ...]:
+        """The flat inputs that constant steps read."""
+        read = {t for s in self.steps if _is_constant(s) for t in s.inputs}
+        return tuple(n for n, t in enumerate(self.inputs) if t in read)
+
     def _once(self, flat: Sequence[Array]) -> list[Array]:
         """The values of constant steps: kept as long as the arguments that they depend on are the same arrays.
 
@@ -359,14 +375,12 @@ class Program:
         """
         if not self._prepared_tensors:
             return []
-        read = {t for s in self.steps if _is_constant(s) for t in s.inputs}
-        key = tuple(a for t, a in zip(self.inputs, flat, strict=True) if t in read)
+        key = tuple(flat[n] for n in self._read_once)
         if self._prepared is not None and all(a is b for a, b in zip(self._prepared[0], key, strict=True)):
             return self._prepared[1]
         if any(isinstance(a, jax.core.Tracer) for a in key):
             return []
-        values = {t: a for t, a in zip(self.inputs, flat, strict=True) if t in read}
-        results = jax.jit(self._evaluate_once, compiler_options=KEEP_CASTS)(list(self.constants.values()), list(values.values()))
+        results = jax.jit(self._evaluate_once, compiler_options=KEEP_CASTS)(list(self.constants.values()), list(key))
         self._prepared = (key, results)
         return results
 
@@ -483,14 +497,3 @@ def runner(target: str) -> Any:
 def _run_in_jax(planned: PlannedKernel, arrays: list[Array]) -> tuple[Array, ...]:
     outputs = backend("jax").run_kernel(planned.kernel, dict(zip(planned.kernel.inputs, arrays, strict=True)), planned.numerics)
     return lax.optimization_barrier(outputs)  # XLA may not simplify across what is stored
-
-
-def type_of(tensor: Tensor) -> str:
-    """A tensor's type as text: float32[4,8]."""
-    return f"{tensor.dtype}[{','.join(map(str, tensor.shape))}]"
-
-
-def wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    """Lines of at most `width` characters; continuations are indented further."""
-    further = indent + "    "
-    return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=further, break_on_hyphens=False) or [indent]

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from eqsat import control
 from eqsat.devices import device
 from eqsat.forms import has_no_order
-from eqsat.program import PlannedKernel, type_of, wrapped
+from eqsat.formula import type_of, wrapped
+from eqsat.program import PlannedKernel
 from eqsat.read import Call
 from eqsat.roofline import BOUNDS, point
 

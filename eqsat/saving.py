@@ -21,9 +21,10 @@ import jax.export
 import numpy as np
 
 from eqsat.control import CONTROL, settings
+from eqsat.formula import type_of
 from eqsat.lower import lower
 from eqsat.notation import Kernel, Tensor
-from eqsat.program import KEEP_CASTS, PlannedKernel, backend, type_of
+from eqsat.program import KEEP_CASTS, PlannedKernel, backend
 from eqsat.read import Call
 from eqsat.scalars import DTYPES
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from eqsat.arrays import OPERATIONS, Arrays
 from eqsat.evaluate import evaluate_all
+from eqsat.formula import wrapped
 from eqsat.notation import Kernel, Tensor
-from eqsat.program import wrapped
 from eqsat.scalars import SCALARS
 
 WIDTH = 70  # of an expression that is written inside another
