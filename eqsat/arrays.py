@@ -26,6 +26,7 @@ OPERATIONS: dict[str, str] = {
     "pad": "jnp.pad({0}, {1})",
     "pad_with": "jnp.pad({0}, {1}, constant_values={2})",
     "slice": "lax.slice({0}, {1}, {2}, {3})",
+    "concatenate": "jnp.concatenate({0}, axis={1})",
     "flip": "jnp.flip({0}, {1})",
     "take": "jnp.take({0}, {1}, axis={2}, mode='clip')",
     "cast": "lax.convert_element_type({0}, {1})",

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from eqsat.arrays import JAX, NUMPY, Array, Arrays, Value, names_of, shape_of, union
+from eqsat.choices import choice
 from eqsat.digits import breakpoints, digits_of, folded_by_digits, number_of
 from eqsat.index import Axis, Index, Quotient, Remainder
 from eqsat.loads import index_dtype, load_value
@@ -27,7 +28,7 @@ from eqsat.notation import Stored, Tensor, Term, const_value, reduce, substitute
 from eqsat.online import spelled
 from eqsat.scalars import DTYPES, REDUCTIONS, SCALARS, is_float, is_integer
 from eqsat.scans import Running, running
-from eqsat.ways import Way, otherwise, padded, placed
+from eqsat.ways import Way, otherwise, placed
 
 
 def evaluate(
@@ -134,7 +135,7 @@ class Evaluator:
 
     def _way(self, term: Term) -> Way | None:
         if term.head == "where":
-            return padded(term) if self.ops.convolves else None
+            return choice(term) if self.ops.convolves else None
         others = otherwise(term, *sum_of_product(term), self.numerics) if self.ops.convolves else None
         return placed(term) or others
 

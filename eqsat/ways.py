@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from eqsat.arrays import Array, Value, shape_of, union
+from eqsat.choices import Joined, Padded
 from eqsat.index import Axis, Index
 from eqsat.loads import box
-from eqsat.notation import Term, const_value, is_box, load, reduce, substitute
+from eqsat.notation import Term, is_box, load, reduce, substitute
 from eqsat.scalars import DTYPES, is_float, is_integer
 from eqsat.scatters import Scatter, scatter
 
@@ -186,86 +187,13 @@ class Placed:
         return run.scalar("where", inside, total, Value(run.ops.literal(count, dtype), ()))
 
 
-@dataclass(frozen=True)
-class Padded:
-    """A choice between what lies in a box of positions and a literal: the box, with the literal around it."""
-
-    inside: Term
-    within: tuple[tuple[Axis, Axis], ...]  # an axis of the choice, and that of the box
-    starts: tuple[int, ...]
-    around: Term  # the literal
-
-    @property
-    def operands(self) -> tuple[Term, ...]:
-        return (self.inside,)
-
-    def value(self, run: Evaluator) -> Value:
-        found = run.values[self.inside]
-        cut = dict(self.within)
-        outer = {inner: axis for axis, inner in self.within}
-        axes = (*found.axes, *(a for a in outer if a not in found.axes))  # those of extent 1 have no dimension yet
-        before = dict(zip(cut, self.starts, strict=True))
-        whole = tuple(outer.get(a, a) for a in axes)
-        pads = tuple((before.get(w, 0), w.extent - a.extent - before.get(w, 0)) for w, a in zip(whole, axes, strict=True))
-        fill = run.ops.literal(const_value(self.around), run.dtype(self.around.dtype))
-        return Value(run.ops.apply("pad_with", run.broadcast(found, axes), pads, fill), whole)
-
-
 def placed(term: Term) -> Placed | None:
     """A reduction as a scatter, if it is one."""
     found = scatter(term)
     return None if found is None else Placed(found, term.dtype)
 
 
-def padded(term: Term) -> Padded | None:
-    """A choice as a box with a literal around it, if it is one and less would be read outside of tensors in the box alone."""
-    mask, inner, around = term.args
-    box = _box_of(mask) if around.head == "const" and mask.axes <= inner.axes else None
-    if not box or any(low > high for low, high in box.values()):
-        return None
-    within = {axis: Axis(f"{axis.name}'", high - low + 1) for axis, (low, high) in box.items()}
-    try:
-        inside = substitute(inner, {axis: Index.of(within[axis]) + low for axis, (low, _) in box.items()})
-    except ValueError:  # a scan along one of them
-        return None
-    if _reads_outside(inside) >= _reads_outside(inner):
-        return None
-    return Padded(inside, tuple(within.items()), tuple(low for low, _ in box.values()), around)
-
-
-def _box_of(mask: Term) -> dict[Axis, tuple[int, int]] | None:
-    """First and last position of each axis at which a conjunction of comparisons of positions holds."""
-    if mask.head == "and":
-        sides = [_box_of(a) for a in mask.args]
-        if None in sides:
-            return None
-        box: dict[Axis, tuple[int, int]] = {}
-        for axis, (low, high) in (found for side in sides for found in (side or {}).items()):
-            first, last = box.get(axis, (0, axis.extent - 1))
-            box[axis] = (max(first, low), min(last, high))
-        return box
-    if mask.head not in BOUNDS or {a.head for a in mask.args} != {"pos", "const"}:
-        return None
-    position, literal = mask.args if mask.args[0].head == "pos" else reversed(mask.args)
-    upper, strict = BOUNDS[mask.head]
-    upper = upper == (position is mask.args[0])
-    (atom, coefficient), *others = position.data.terms or ((None, 0),)
-    if others or coefficient != 1 or not isinstance(atom, Axis):
-        return None
-    bound = int(const_value(literal)) - position.data.constant
-    return {atom: (0, min(atom.extent - 1, bound - strict)) if upper else (max(0, bound + strict), atom.extent - 1)}
-
-
-BOUNDS = {"lt": (True, True), "le": (True, False), "gt": (False, True), "ge": (False, False)}  # an upper one, strict
-
-
-def _reads_outside(term: Term) -> int:
-    """Dimensions of loads that are read outside of their bounds."""
-    loads = [t for t in term.walk() if t.head == "load"]
-    return sum(i.range[0] < 0 or i.range[1] >= n for t in loads for i, n in zip(t.indices, t.tensor.shape, strict=True))
-
-
-Way = Convolution | Parts | Slices | Placed | Padded
+Way = Convolution | Parts | Slices | Placed | Padded | Joined
 
 
 def otherwise(term: Term, axes: tuple[Axis, ...], factors: tuple[Term, ...], numerics: str) -> Way | None:

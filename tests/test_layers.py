@@ -16,7 +16,7 @@ LANGUAGE = {"notation", "scalars", "index"}
 ALLOWED: dict[str, set[str] | None] = {
     "eqsat": None,
     "rules": LANGUAGE | {"rule"},
-    "backends": LANGUAGE | {"tile", "program", "schedule", "evaluate", "arrays"},
+    "backends": LANGUAGE | {"tile", "program", "schedule", "evaluate", "arrays", "formula"},
 }
 FORBIDDEN = {"eqsat.rules", "eqsat.backends", "rules", "backends", "tests", "examples", "benchmarks"}
 

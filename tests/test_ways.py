@@ -100,6 +100,23 @@ def test_a_choice_inside_of_bounds_is_a_padding(low, high):
         check(scalar("where", inside, load(image, (I(y), I(x) + shift)), const(np.nan, "float32")), (x, y), [image])
 
 
+def test_choices_along_an_axis_are_a_concatenation():
+    x, y = Axis("x0", 2), Axis("x1", 12)
+    place, zero = pos(I(y), "int32"), const(0.0, "float32")
+    left, right = Tensor("left", (2, 5), "float32"), Tensor("right", (3,), "float32")
+    parts = scalar(
+        "where",
+        scalar("lt", place, const(5, "int32")),
+        load(left, (I(x), I(y))),
+        scalar("where", scalar("lt", place, const(6, "int32")), const(7.0, "float32"), load(right, (I(y) - 6,))),
+    )
+    term = scalar("where", scalar("lt", place, const(9, "int32")), parts, zero)
+    check(term, (x, y), [left, right])
+    check(reduce("sum", x, term), (y,), [left, right])
+    text = traced(term, (x, y), {t: array(t) for t in (left, right)})
+    assert "concatenate" in text and "select" not in text and "gather" not in text
+
+
 def test_a_sum_over_the_channels_of_groups_stays_a_convolution():
     """In a product that follows, the channel of a grouped convolution is summed, with its group as a quotient."""
     o, x, c, i, r = Axis("x0", 5), Axis("x1", 6), Axis("r0", 8), Axis("r1", 2), Axis("r2", 3)

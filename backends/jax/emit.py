@@ -54,8 +54,8 @@ class Lines(Arrays):
         template = SHORT.get(name) or OPERATIONS.get(name) or SCALARS[name].jax
         line = Name(template, operands)
         for n, operand in enumerate(operands):
-            if isinstance(operand, Name):
-                operand.uses += template.count(f"{{{n}}}")
+            for used in _names(operand):
+                used.uses += template.count(f"{{{n}}}")
         self.lines.append(line)
         return line
 
@@ -114,7 +114,7 @@ def _body(lines: Sequence[Name], results: Sequence[Any], taken: set[str]) -> tup
     def spelled(value: Any) -> str:
         if isinstance(value, Name):
             return value.given or text[value]
-        return _literal(value)
+        return f"[{', '.join(map(spelled, value))}]" if isinstance(value, list) else _literal(value)
 
     needed = _needed(lines, results)
     for line in lines:
@@ -133,8 +133,12 @@ def _needed(lines: Sequence[Name], results: Sequence[Any]) -> set[Name]:
     needed = {r for r in results if isinstance(r, Name)}
     for line in reversed(lines):
         if line in needed:
-            needed.update(o for o in line.operands if isinstance(o, Name))
+            needed.update(name for o in line.operands for name in _names(o))
     return needed
+
+
+def _names(operand: Any) -> list[Name]:
+    return [o for o in (operand if isinstance(operand, list) else [operand]) if isinstance(o, Name)]
 
 
 def _bare(text: str) -> str:
