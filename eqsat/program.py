@@ -477,10 +477,13 @@ def backend(name: str) -> Any:
     return importlib.import_module(f"eqsat.backends.{name}")
 
 
-def runner(target: str) -> Any:
+def runner(target: str) -> Launch:
     """How a planned kernel runs on arrays here: launched by Triton on a GPU, by its meaning elsewhere."""
-    if jax.default_backend() != "gpu":
-        return _run_in_jax
+    return triton_launch(target) if jax.default_backend() == "gpu" else _run_in_jax
+
+
+def triton_launch(target: str) -> Launch:
+    """The launch of a planned kernel on a GPU; it can be traced and lowered anywhere."""
     call = importlib.import_module("eqsat.backends.triton.launch").call
 
     def launch(planned: PlannedKernel, arrays: list[Array]) -> tuple[Array, ...]:

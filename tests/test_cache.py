@@ -51,7 +51,7 @@ def searched(monkeypatch):
     return regions
 
 
-def test_a_second_run_searches_nothing_and_says_the_same(own, searched):
+def test_a_second_run_searches_nothing_and_says_the_same(own, searched):  # P2-16, P4-10
     without = eqsat.optimize(attention, *specs(), cache=False)
     assert own.statistics().entries == 0
     first = eqsat.optimize(attention, *specs())
@@ -65,7 +65,7 @@ def test_a_second_run_searches_nothing_and_says_the_same(own, searched):
 
 
 @pytest.mark.parametrize("layers", [20, pytest.param(60, marks=pytest.mark.nightly)])
-def test_equal_layers_are_searched_once(own, searched, layers):
+def test_equal_layers_are_searched_once(own, searched, layers):  # P2-16
     def model(x, w):
         for _ in range(layers):
             x = x + jnp.tanh(x @ w) @ w.T
@@ -93,13 +93,13 @@ def test_another_program_of_equal_structure_keeps_its_own_names(own, searched):
     [{"target": "a100"}, {"objective": "traffic"}, {"numerics": "exact"}, {"rules": ()}, {"n": 48}],
     ids=lambda o: next(iter(o)),
 )
-def test_what_a_plan_depends_on_is_part_of_the_key(own, searched, options):
+def test_what_a_plan_depends_on_is_part_of_the_key(own, searched, options):  # P4-10
     eqsat.optimize(attention, *specs())
     eqsat.optimize(attention, *specs(options.pop("n", 32)), **options)
     assert len(searched) == 2
 
 
-def test_versions_are_part_of_the_key(own, monkeypatch):
+def test_versions_are_part_of_the_key(own, monkeypatch):  # P4-10
     before = key_of("x")
     monkeypatch.setattr("eqsat.cache._versions", lambda: ("another",))
     assert key_of("x") != before

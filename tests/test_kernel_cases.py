@@ -1,4 +1,4 @@
-"""What users of kernel compilers complained about: right values at odd sizes in every interpreter, and bytes read once."""
+"""What users of kernel compilers complained about (the number of each case beside its test): right values and bytes read once."""
 
 import jax
 import jax.numpy as jnp
@@ -78,14 +78,14 @@ def test_numbers_have_the_dtype_of_what_they_meet(way):
 
 @each_way
 @pytest.mark.parametrize("m, k, n", [pytest.param(17, 33, 65, marks=pytest.mark.nightly), (5, 1, 3)])
-def test_a_product_of_any_depth(m, k, n, way):
+def test_a_product_of_any_depth(m, k, n, way):  # P4-01
     a, b = normal(m, k), normal(k, n)
     np.testing.assert_allclose(through(way, jnp.matmul, a, b)[0], a.astype(np.float64) @ b, rtol=1e-5, atol=1e-5)
 
 
 @each_way
 @pytest.mark.parametrize("shapes", [((1, 64), (64, 8)), ((4, 4), (4, 4)), ((2, 3, 15), (2, 15, 2)), ((16, 8), (8, 17))], ids=str)
-def test_products_below_the_least_of_matrix_instructions(shapes, way):
+def test_products_below_the_least_of_matrix_instructions(shapes, way):  # P4-05
     a, b = (normal(*s).astype(ml_dtypes.bfloat16) for s in shapes)
     got = through(way, lambda a, b: jnp.matmul(a, b, preferred_element_type=jnp.float32), a, b)[0]
     np.testing.assert_allclose(got, a.astype(np.float64) @ b.astype(np.float64), rtol=1e-5, atol=1e-5)
@@ -93,7 +93,7 @@ def test_products_below_the_least_of_matrix_instructions(shapes, way):
 
 @each_way
 @pytest.mark.parametrize("n, variance", [(3, 2 / 3), (17, 24.0), (127, 1344.0)])
-def test_padding_stays_out_of_a_variance(n, variance, way):
+def test_padding_stays_out_of_a_variance(n, variance, way):  # P4-02
     x = (np.arange(n) + 10).astype(np.float32)[None]
     np.testing.assert_allclose(through(way, lambda x: ((x - x.mean(-1, keepdims=True)) ** 2).mean(-1), x)[0], variance, rtol=1e-6)
 
@@ -103,20 +103,20 @@ def test_padding_stays_out_of_a_variance(n, variance, way):
 @pytest.mark.parametrize(
     "shape", [(33, 64), *(pytest.param(s, marks=pytest.mark.nightly) for s in ((257, 257), (8193, 64)))], ids=str
 )
-def test_sums_of_whole_numbers_are_exact(shape, axis, way):
+def test_sums_of_whole_numbers_are_exact(shape, axis, way):  # P4-03
     x = RNG.integers(-9, 9, shape)
     for dtype in (np.float32, np.int32):
         assert (through(way, lambda x: x.sum(axis), x.astype(dtype))[0] == x.sum(axis)).all()
 
 
-def test_no_block_holds_a_row_of_a_vocabulary():
+def test_no_block_holds_a_row_of_a_vocabulary():  # P4-04
     program = eqsat.optimize(lambda x: jax.nn.softmax(x, -1), spec(2, 151936))
     assert max(t.tile for p in program.kernels for t in lower(p.kernel, p.schedule).axes) <= 65536
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("way", INTERPRETERS)
-def test_a_row_longer_than_a_block_may_be(way):
+def test_a_row_longer_than_a_block_may_be(way):  # P4-04
     x = normal(2, 151936)
     program = eqsat.optimize(lambda x: jax.nn.softmax(x, -1), spec(2, 151936))
     (got,) = program.inline(jnp.asarray(x), launch=launch_in(way))
@@ -126,21 +126,21 @@ def test_a_row_longer_than_a_block_may_be(way):
 
 @each_way
 @pytest.mark.parametrize("rows", [19, pytest.param(100, marks=pytest.mark.nightly)])
-def test_softmax_of_columns(rows, way):
+def test_softmax_of_columns(rows, way):  # P2-12
     x = normal(rows, 70)
     wide = np.exp(x.astype(np.float64) - x.max(0))
     np.testing.assert_allclose(through(way, lambda x: jax.nn.softmax(x, 0), x)[0], wide / wide.sum(0), rtol=1e-5)
 
 
 @each_way
-def test_rows_in_many_blocks_leave_none_unwritten(way):
+def test_rows_in_many_blocks_leave_none_unwritten(way):  # P4-06
     q, k = normal(24, 16), normal(32, 16)
     wide = q.astype(np.float64) @ k.T
     np.testing.assert_allclose(through(way, lambda q, k: jnp.maximum(q @ k.T, -99), q, k)[0], wide, atol=1e-5)
 
 
 @each_way
-def test_nothing_times_nothing_is_the_bias(way):
+def test_nothing_times_nothing_is_the_bias(way):  # P2-10
     got = through(way, lambda x, w, b: x @ w + b, normal(4, 0), normal(0, 3), np.arange(3, dtype=np.float32))[0]
     assert got.tolist() == [[0, 1, 2]] * 4
 
@@ -149,7 +149,7 @@ def test_nothing_times_nothing_is_the_bias(way):
 
 
 @each_way
-def test_argmax_takes_the_first_of_ties_and_nan_first(way):
+def test_argmax_takes_the_first_of_ties_and_nan_first(way):  # P4-15
     last = np.zeros(1001, np.float32)
     last[-1] = 1
     for row, place in (([1, 5, 5, 3], 1), (np.ones(1000), 0), ([1, np.nan, 3], 1), (last, 1000)):
@@ -158,7 +158,7 @@ def test_argmax_takes_the_first_of_ties_and_nan_first(way):
 
 
 @each_way
-def test_whole_numbers_divide_by_zero_without_a_fault(way):
+def test_whole_numbers_divide_by_zero_without_a_fault(way):  # P2-17
     x, y = np.asarray([5, -7, 8, -(2**31)], np.int32), np.asarray([0, 0, 3, -1], np.int32)
     got = through(way, lambda x, y: (x // y, jax.lax.rem(x, y)), x, y)
     with jax.disable_jit():
@@ -169,7 +169,7 @@ def test_whole_numbers_divide_by_zero_without_a_fault(way):
 
 
 @each_way
-def test_slices_and_scatters_at_computed_places(way):
+def test_slices_and_scatters_at_computed_places(way):  # P4-08
     def fn(x, i, u):
         taken = jax.lax.dynamic_slice(x, (i, 1), (3, 5))
         return taken * 2, x.at[i].set(u), x.at[i, 2:].add(u[2:])
@@ -186,19 +186,19 @@ def test_slices_and_scatters_at_computed_places(way):
 # --- precision ------------------------------------------------------------------------------------------------------------
 
 
-def test_products_of_float32_ask_for_full_precision():
+def test_products_of_float32_ask_for_full_precision():  # P4-07
     for p in eqsat.optimize(jnp.matmul, spec(512, 512), spec(512, 512)).kernels:
         assert 'input_precision="ieee"' in p.source("triton")
 
 
 @pytest.mark.nightly
-def test_products_of_float32_are_no_tf32():
+def test_products_of_float32_are_no_tf32():  # P4-07
     for p in eqsat.optimize(jnp.matmul, spec(512, 512), spec(512, 512)).kernels:
         tiles = lower(p.kernel, p.schedule)
         assert "tf32" not in machine_code(triton.emit(tiles), tiles, 80).asm["ptx"]
 
 
-def test_the_two_forms_of_gelu_are_never_exchanged():
+def test_the_two_forms_of_gelu_are_never_exchanged():  # P2-13
     x, w = np.asarray([[-4.0, 1.0, 3.0, 50.0, -3e38, np.nan]], np.float32).T, np.ones((1, 1), np.float32)
     for approximate in (True, False):
         got = through("triton", lambda x, w: jax.nn.gelu(x @ w, approximate=approximate), x, w, numerics="exact")[0]  # noqa: B023
@@ -228,7 +228,7 @@ ONCE = {  # function, arguments, launches
 
 
 @pytest.mark.parametrize("name", ONCE)
-def test_what_is_read_is_read_once(name):
+def test_what_is_read_is_read_once(name):  # P2-12, P2-13, P2-18
     fn, args, launches = ONCE[name]
     program = eqsat.optimize(fn, *args)
     assert len(program.launches) == launches
@@ -237,7 +237,7 @@ def test_what_is_read_is_read_once(name):
 
 
 @pytest.mark.parametrize("width", [512, pytest.param(4096, marks=pytest.mark.nightly)])
-def test_a_plan_is_never_slower_than_what_was_written(width):
+def test_a_plan_is_never_slower_than_what_was_written(width):  # P2-11
     def mlp(x, w, gain, v):
         h = (x @ w).astype(jnp.float32)
         h = (h - h.mean(-1, keepdims=True)) * jax.lax.rsqrt(h.var(-1, keepdims=True) + 1e-5) * gain
@@ -247,7 +247,7 @@ def test_a_plan_is_never_slower_than_what_was_written(width):
     assert program.cost.seconds <= program.baseline.seconds
 
 
-def test_small_products_are_not_promised_the_speed_of_large_ones():
+def test_small_products_are_not_promised_the_speed_of_large_ones():  # P4-13
     rates = []
     for n in (256, 1024, 8192):
         cost = eqsat.optimize(jnp.matmul, bfloat16(n, n), bfloat16(n, n)).cost
@@ -255,7 +255,7 @@ def test_small_products_are_not_promised_the_speed_of_large_ones():
     assert rates == sorted(rates) and rates[-1] > 5 * rates[0]
 
 
-def test_shapes_make_programs_and_numbers_do_not():
+def test_shapes_make_programs_and_numbers_do_not():  # P2-14
     @eqsat.jit
     def fn(x, scale):
         return x * scale + 1
@@ -304,7 +304,7 @@ LARGE = {  # function, shape, what it is at the last element of the result
 
 
 @pytest.mark.parametrize("name", LARGE)
-def test_places_beyond_two_to_the_31_are_right(name):
+def test_places_beyond_two_to_the_31_are_right(name):  # P4-14
     """The last program of each kernel, on an array of which only the pages that are touched exist."""
     fn, shape, wanted = LARGE[name]
     places = (np.asarray([0, shape[0] - 1], np.int32),) if fn is looked_up else ()
@@ -325,7 +325,7 @@ def test_places_beyond_two_to_the_31_are_right(name):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("target, limit", [("a100", 163), ("h100", 227)])
-def test_what_does_not_fit_is_not_chosen(target, limit):
+def test_what_does_not_fit_is_not_chosen(target, limit):  # P4-09
     def attention(q, k, v):
         return jax.nn.softmax(q @ k.T / 16, -1) @ v
 
@@ -336,5 +336,5 @@ def test_what_does_not_fit_is_not_chosen(target, limit):
         assert report.shared_nbytes <= limit * 1024 and report.warps_resident > 0
 
 
-def test_a_kernel_over_the_limit_is_resident_nowhere():
+def test_a_kernel_over_the_limit_is_resident_nowhere():  # P4-12
     assert resident_warps(80, 32, 164 * 1024, 4) == (0, "shared memory")

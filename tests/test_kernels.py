@@ -79,7 +79,7 @@ def turns():
 
 
 @pytest.mark.parametrize(("name", "target"), list(turns()))
-def test_kernels_compile_without_spills(name, target):
+def test_kernels_compile_without_spills(name, target):  # P4-11
     fn, args = PROGRAMS[name]
     for planned in eqsat.optimize(fn, *args, target=target).kernels:
         tiles = lower(planned.kernel, planned.schedule)

@@ -161,7 +161,7 @@ def test_a_decode_step_is_right_at_every_position():
             np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
-def test_a_kernel_in_place_may_be_tried_under_several_schedules():
+def test_a_kernel_in_place_may_be_tried_under_several_schedules():  # P4-16
     """As a tuner does: each try starts from the array as it was, and adds once."""
     (planned,) = eqsat.optimize(added, CACHE, ROW, np.int32(0), donate=(0,)).kernels
     wanted = CACHE.copy()

@@ -81,7 +81,7 @@ def test_given_arguments_are_used():
     assert result.outputs[0].magnitude == pytest.approx(1.68, abs=0.01)
 
 
-def test_ill_conditioned_programs_are_neither_failed_nor_excused():
+def test_ill_conditioned_programs_are_neither_failed_nor_excused():  # P2-15
     """1/(|layer norm| + 1e-6) grows roundings a million times where the layer norm is near zero."""
 
     def f(x):
@@ -112,11 +112,11 @@ WRONG = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize(("fn", "args"), [(layer_norm, (X, GAIN)), (softmax, (WIDE.update(shape=(16, 32)),)), (softmax, (WIDE,))])
-def test_wrong_results_are_caught(fn, args, wrong):
+def test_wrong_results_are_caught(fn, args, wrong):  # P4-12
     rejected(tampered(program_of(fn, *args), WRONG[wrong]))
 
 
-def test_the_previous_output_is_caught():
+def test_the_previous_output_is_caught():  # P4-12
     kept = []
 
     def stale(flat, out):
@@ -126,7 +126,7 @@ def test_the_previous_output_is_caught():
     rejected(tampered(program_of(layer_norm, X, GAIN), stale), "with special values in the inputs: nan required")
 
 
-def test_results_that_change_from_run_to_run_are_caught():
+def test_results_that_change_from_run_to_run_are_caught():  # P4-12
     runs = iter(range(100))
     rejected(
         tampered(program_of(layer_norm, X, GAIN), lambda flat, out: [out[0] + next(runs) * 1e-9]), "two runs on the same inputs"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +37,13 @@ class Compiler:
         """Products by XLA's own kernels, and by the library: on a card, its autotuner chooses for each product."""
         return {"XLA:GPU": self.compiled(size, True), "XLA:GPU, library products": self.compiled(size, False)}
 
-    def compiled(self, size: Size, own: bool) -> dict[str, Any]:
+    def compiled(self, size: Size, own: bool, donate: Sequence[int] = ()) -> dict[str, Any]:
         sharding = SingleDeviceSharding(self.device)
         args = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sharding), size.args)
         seen = set(self.dump.glob("*thunk_sequence.txt"))
         with jax.default_device(self.device):
-            lowered = jax.jit(lambda *xs: size.fn(*xs)).lower(*args)  # a new function: one met before would not be compiled again
+            fn = lambda *xs: size.fn(*xs)  # noqa: E731  a new function: one met before would not be compiled again
+            lowered = jax.jit(fn, donate_argnums=tuple(donate)).lower(*args)
         compiled = lowered.compile(compiler_options={"xla_gpu_enable_triton_gemm": own})
         new = set(self.dump.glob("*thunk_sequence.txt")) - seen
         text = max(new, key=lambda p: p.stat().st_size).read_text()
