@@ -24,9 +24,10 @@ from eqsat.graph import Graph
 from eqsat.inputs import draw
 from eqsat.notation import Kernel, Tensor
 from eqsat.oracle import evaluate_graph
-from eqsat.program import PlannedKernel, backend
+from eqsat.program import PlannedKernel
 from eqsat.read import Call, read
 from eqsat.rule import Rule
+from eqsat.running import backend
 from eqsat.validate import Judge, output_name
 from eqsat.validate_kernels import MAX_POINTS, points
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from eqsat import interpret
 from eqsat.lower import lower
-from eqsat.program import Launch, PlannedKernel, backend
+from eqsat.program import Launch, PlannedKernel
+from eqsat.running import backend
 
 Array = Any
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -11,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from eqsat.control import CONTROL, varying
 from eqsat.cost import Cost
@@ -20,6 +17,7 @@ from eqsat.lower import lower
 from eqsat.memory import Use, peak_nbytes
 from eqsat.notation import Kernel, Tensor
 from eqsat.read import Call
+from eqsat.running import backend, runner
 from eqsat.schedule import Schedule
 from eqsat.transform import Function, apply, program_p, traced
 
@@ -463,40 +461,3 @@ def _use(step: Step) -> Use:
 
 def _is_constant(step: Step) -> bool:
     return isinstance(step, PlannedKernel) and step.constant
-
-
-# --- backends, found by name: this package imports none of them --------------------------------------------------------
-
-
-def backend(name: str) -> Any:
-    """The module `eqsat.backends.<name>`; raises ValueError listing the backends found."""
-    package = importlib.import_module("eqsat.backends")
-    found = sorted(m.name for m in pkgutil.iter_modules(package.__path__))
-    if name not in found:
-        raise ValueError(f"backend {name!r}: one of the backends found required; choose from {', '.join(found)}")
-    return importlib.import_module(f"eqsat.backends.{name}")
-
-
-def runner(target: str) -> Launch:
-    """How a planned kernel runs on arrays here: launched by Triton on a GPU, by its meaning elsewhere."""
-    return triton_launch(target) if jax.default_backend() == "gpu" else _run_in_jax
-
-
-def triton_launch(target: str) -> Launch:
-    """The launch of a planned kernel on a GPU; it can be traced and lowered anywhere."""
-    call = importlib.import_module("eqsat.backends.triton.launch").call
-
-    def launch(planned: PlannedKernel, arrays: list[Array]) -> tuple[Array, ...]:
-        if planned.schedule is None:
-            return _run_in_jax(planned, arrays)
-        from eqsat.devices import device
-
-        program = lower(planned.kernel, planned.schedule)
-        return call(planned.source("triton"), program, *arrays, target=device(target).compute_capability)
-
-    return launch
-
-
-def _run_in_jax(planned: PlannedKernel, arrays: list[Array]) -> tuple[Array, ...]:
-    outputs = backend("jax").run_kernel(planned.kernel, dict(zip(planned.kernel.inputs, arrays, strict=True)), planned.numerics)
-    return lax.optimization_barrier(outputs)  # XLA may not simplify across what is stored

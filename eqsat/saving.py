@@ -24,8 +24,9 @@ from eqsat.control import CONTROL, settings
 from eqsat.formula import type_of
 from eqsat.lower import lower
 from eqsat.notation import Kernel, Tensor
-from eqsat.program import KEEP_CASTS, PlannedKernel, backend
+from eqsat.program import KEEP_CASTS, PlannedKernel
 from eqsat.read import Call
+from eqsat.running import backend
 from eqsat.scalars import DTYPES
 
 if TYPE_CHECKING:

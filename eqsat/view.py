@@ -18,9 +18,10 @@ from eqsat.graph import Equation, Graph
 from eqsat.lower import lower
 from eqsat.notation import Tensor
 from eqsat.packs import default_rules
-from eqsat.program import PlannedKernel, backend
+from eqsat.program import PlannedKernel
 from eqsat.report import nbytes, operations, schedule_text, time
 from eqsat.roofline import BOUNDS, Point
+from eqsat.running import backend
 from eqsat.view_graph import described, graph_svg
 from eqsat.view_markup import Markup, el, escaped, highlighted, joined, table
 from eqsat.view_model import Box, Picture, percent

@@ -19,7 +19,7 @@ import eqsat
 from benchmarks.peers import xla, xla_worker
 from benchmarks.workloads import Size
 from benchmarks.workloads.transformers import decode_step, llama_decode_step
-from eqsat.program import triton_launch
+from eqsat.running import triton_launch
 
 pytest.importorskip("triton")
 
