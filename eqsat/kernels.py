@@ -300,25 +300,25 @@ class Pool:
 
     def _with_interior(self, single: list[Candidate], wanted: set[int]) -> list[Candidate]:
         """Kernels that also store a wanted tensor computed inside them on the way."""
-        by_term: dict[Term, Entity] = {}
-        for c in single:
-            if c.produces[0].number in wanted:
-                by_term.setdefault(c.kernel.outputs[0].term, c.produces[0])
-        extras = {id(c): self._extras(c, by_term) for c in single}
+        alone = {c.kernel.outputs[0].term: c for c in reversed(single) if c.produces[0].number in wanted}
+        extras = {id(c): self._extras(c, alone) for c in single}
         return [
             self._priced_candidate((c.produces[0], *extra), c.needs, (c.kernel.outputs[0].term, *extra.values()), c.rules)
             for c in _cheapest([c for c in single if extras[id(c)]])
             for extra in extras[id(c)]
         ]
 
-    def _extras(self, c: Candidate, by_term: dict[Term, Entity]) -> list[dict[Entity, Term]]:
-        """Each wanted entity that a candidate computes on the way, and all of them together."""
+    @staticmethod
+    def _extras(c: Candidate, alone: dict[Term, Candidate]) -> list[dict[Entity, Term]]:
+        """Each wanted entity that a candidate computes on the way, and all of them together; its axes have one name in both."""
         root, top = c.produces[0], c.kernel.outputs[0].term
-        inside: dict[Entity, Term] = {}
+        names, inside = _output_names([root]), {}
         for t in c.kernel.terms:
-            e = by_term.get(t)
-            if e is not None and e is not root and t is not top and e.number not in c.needs and set(e.axes) <= set(root.axes):
-                inside[e] = t
+            if t is not top and (other := alone.get(t)) is not None:
+                e, axes = other.produces[0], other.kernel.outputs[0].axes
+                here = tuple(names.get(a, a) for a in e.axes)
+                if e is not root and e.number not in c.needs and set(e.axes) <= set(root.axes) and here == axes:
+                    inside[e] = t
         return [{e: t} for e, t in inside.items()] + ([inside] if len(inside) > 1 else [])
 
     def _with_gathers_inside(self, single: list[Candidate]) -> list[Candidate]:

@@ -14,12 +14,15 @@ import jax.numpy as jnp
 import pytest
 
 import eqsat
+from eqsat.cones import Entity
 from eqsat.devices import device
 from eqsat.egraph import Engine
 from eqsat.extract import choose, searched
 from eqsat.graph import Graph
+from eqsat.index import Axis, Index
 from eqsat.integer_program import relaxed, solved
 from eqsat.kernels import Pool
+from eqsat.notation import Stored, load, reduce, scalar
 from eqsat.read import read
 from eqsat.regions import cut, kept_steps, local
 from eqsat.rule import select
@@ -296,6 +299,26 @@ def test_small_real_graphs_equal_brute_force(engine):
         if tried == 50:
             return
     raise AssertionError(f"50 graphs that brute force can do required, got {tried}")
+
+
+@pytest.mark.parametrize(("named", "found"), [("x0", 1), ("r0", 0)])
+def test_what_is_stored_on_the_way_is_stored_over_its_own_axis(engine, named, found):
+    """Alone both kernels of row sums are over x0. In the larger one the axis r0 of what is stored becomes x1, not x0."""
+    graph = Graph.from_jax(lambda x: x.sum(1), jax.ShapeDtypeStruct((24, 8), jnp.float32))
+    region = local(cut((reading := read(graph)).steps, reading.outputs, frozenset())[0])
+    pool = Pool(engine.saturate(region), region, device("h100"))
+    (x,), a, b, r = region.inputs, Axis("x0", 24), Axis("r0", 24), Axis("r1", 8)
+
+    def sums(axis):
+        return reduce("sum", r, load(x, (Index.of(axis), Index.of(r))))
+
+    square = Entity(90, -1, Stored("square", (24, 24), "float32", None, (a, b)), False)
+    rows = Entity(91, -1, Stored("rows", (24,), "float32", None, (axis := {"x0": a, "r0": b}[named],)), False)
+    element = load(x, (Index.of(b), Index.of(0)))
+    whole = pool._priced_candidate((square,), frozenset(), (scalar("mul", sums(a), element),), frozenset())
+    alone = pool._priced_candidate((rows,), frozenset(), (sums(axis),), frozenset())
+    assert alone.kernel.outputs[0].term in whole.kernel.terms
+    assert [c.produces for c in pool._with_interior([whole, alone], {91})] == [(square, rows)] * found
 
 
 # --- the same input, the same output ------------------------------------------------------------------------------------
