@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from eqsat.index import Atom, Axis, Dynamic, Index, Quotient, flatten
 from eqsat.notation import Tensor
-from eqsat.scalars import DTYPES, REDUCTIONS, SCALARS
+from eqsat.scalars import DTYPES, REDUCTIONS, SCALARS, is_float
 from eqsat.tile import (
     Carry,
     Cast,
@@ -359,6 +359,8 @@ class _Printer:
             return text
         if target == "bool":
             return f"({text} != {literal(0, source)})"
+        if not is_float(source) and is_float(target) and DTYPES[target].nbytes == 1:
+            text = self.cast(text, source, "float32")  # Triton has no way from integers; what float32 would round overflows
         return f"{primary(text)}.to(tl.{DTYPES[target].triton})"
 
     def reduce(self, s: Reduce) -> str:

@@ -433,6 +433,20 @@ def test_casts_round_truncate_and_test_for_zero() -> None:
         np.testing.assert_array_equal(actual, data.astype(np.dtype(target)))
 
 
+@pytest.mark.parametrize("source", ["bool", "uint8", "int32", "int64"])
+def test_integers_become_floats_of_every_width(source: str) -> None:
+    i = Axis("i", 8)
+    x = Tensor("x", (8,), source)
+    outputs = [Tensor(f"y_{t}", (8,), t) for t in DTYPES if DTYPES[t].kind == "float"]
+    body = Body(TileAxis(i, 8, "grid"))
+    value = body.load(x, i)
+    for out in outputs:
+        body.store(out, body.cast(value, out.dtype), i)
+    data = np.array([0, 1, 17, 19, 25, 100, 231, 0]).astype(source)
+    for out, actual in zip(outputs, run(body.program("casts", [x], outputs), data), strict=True):
+        np.testing.assert_array_equal(actual, data.astype(np.dtype(out.dtype)))
+
+
 def test_constants_alone_have_their_dtype() -> None:
     i = Axis("i", 8)
     y, z = Tensor("y", (8,), "float64"), Tensor("z", (8,), "uint8")
