@@ -110,7 +110,22 @@ def rules() -> str:
         ordered = sorted(pack, key=lambda r: TIERS.index(r.tier))
         families = itertools.groupby(ordered, lambda r: (r.tier, r.gives_up, r.doc))
         parts += [f"## {name}", *(_rules(list(family)) for _, family in families)]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([*parts, _demo()]) + "\n"
+
+
+def _demo() -> str:
+    """What each rule did in the demo, as last recorded."""
+    import json
+
+    from eqsat.demo_rules import TABLE
+
+    demo = json.loads(TABLE.read_text())
+    rows = [
+        (code(name), did["matches"], did["rows"], f"{did['seconds'] * 1e6:.1f}", f"{did['nbytes'] / 1e6:.1f}")
+        for name, did in sorted(demo["fired"].items(), key=lambda item: (-item[1]["seconds"], -item[1]["rows"], item[0]))
+    ]
+    headings = ("rule", "matches", "e-nodes", "us more without it", "MB more without it")
+    return f"## What they do in GPT-2 small\n\nThe {demo['program']}; no other rule fires there.\n\n{table(headings, rows)}"
 
 
 def _rules(family: Sequence[Any]) -> str:

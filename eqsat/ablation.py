@@ -2,8 +2,8 @@
 
 The engine gives no proofs through its Python bindings, so need is found by leaving rules out. What a rule is worth is what the
 cheapest plan found without it costs more, all other rules being there. Rules with a trace in the plan are tried first; those that
-only made what other rules needed on the way are found by leaving out their packs, and by halving those that count. Only rules
-that fired are worth a search. Searches share the prices of kernels, and their plans are kept in the cache.
+only made what other rules needed on the way are left out together, then, if that counts, by packs and by halves of those that do.
+Only rules that fired are worth a search. Searches share the prices of kernels, and their plans are kept in the cache.
 """
 
 from __future__ import annotations
@@ -90,11 +90,14 @@ class Ablation:
         for rule in used:
             trial.narrow([rule])
         replaceable = tuple(r for r in used if r not in trial.worth and r not in trial.untried)
-        packs = {r.name: r.pack for r in self.request.rules}
-        for _, group in groupby((r for r in trial.fired if r not in used), packs.__getitem__):
-            trial.narrow(list(group))
-        others = [r for r in trial.fired if r not in used and r not in trial.worth]
-        suffices = bool(replaceable) and trial.without(others) is FREE
+        others = [r for r in trial.fired if r not in used]
+        suffices = trial.without(others) is FREE
+        if not suffices:
+            packs = {r.name: r.pack for r in self.request.rules}
+            for _, group in groupby(others, packs.__getitem__):
+                trial.narrow(list(group))
+            others = [r for r in others if r not in trial.worth]
+            suffices = bool(replaceable) and trial.without(others) is FREE
         here = {r: more for r in replaceable if suffices and (more := trial.without([*others, r]))}
         return Ablated(found, trial.cost, trial.worth, replaceable, here, alone, tuple(trial.untried), self._losses(found))
 

@@ -154,7 +154,7 @@ class Fired:
     def __str__(self) -> str:
         if not self.matches:
             return "never fires"
-        worth = f"without it {_more(self.more)}" if self.more.seconds else "without it another way costs the same"
+        worth = f"without it {more(self.more)}" if self.more.seconds else "without it another way costs the same"
         return f"matches {self.matches} times in {self.regions} distinct regions, makes {self.rows} e-nodes; {worth}"
 
 
@@ -245,7 +245,7 @@ def _heading(e: Explanation) -> Iterator[str]:
     yield f"with rules   {e.after.launches} launches, {report.nbytes(e.after.nbytes)}, {report.time(e.after.seconds)}"
 
 
-def _more(cost: Cost) -> str:
+def more(cost: Cost) -> str:
     """A difference of costs in words."""
     seconds = f"{cost.seconds * 1e6:+.1f} us"
     launches = f", {cost.launches:+d} launch{'es' * (abs(cost.launches) != 1)}" if cost.launches else ""
@@ -261,12 +261,12 @@ def _rules(e: Explanation) -> Iterator[str]:
     yield "rules needed: without it the program would take" if needed else "rules needed: none alone"
     width = max((len(w.rule) for w in e.rules), default=0)
     for w in needed:
-        yield f"  {w.rule:<{width}}  {_more(w.more)}"
+        yield f"  {w.rule:<{width}}  {more(w.more)}"
         yield from wrapped(w.law, WIDTH, "      ")
     if spared:
         yield "used, but without it another way costs the same (beside it: what it is worth if only the rules used are there)"
     for w in spared:
-        yield f"  {w.rule:<{width}}  {_more(w.here) if w.here != FREE else 'nothing'}"
+        yield f"  {w.rule:<{width}}  {more(w.here) if w.here != FREE else 'nothing'}"
         yield from wrapped(w.law, WIDTH, "      ") if w.here != FREE else ()
 
 
@@ -293,7 +293,7 @@ def _lost(e: Explanation) -> Iterator[str]:
     if e.lost:
         yield "considered and lost: the next best plans, nearest first"
     for lost in e.lost[:SHOWN]:
-        yield f"  {_more(lost.more)} with"
+        yield f"  {more(lost.more)} with"
         for formula in lost.instead:
             yield from wrapped(formula, WIDTH, "    ")
         yield from wrapped(f"instead of {lost.chosen}", WIDTH, "    ")

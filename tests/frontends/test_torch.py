@@ -142,6 +142,21 @@ def test_operands_are_promoted_as_torch_does(x, y):
         same(got, wanted)
 
 
+@pytest.mark.parametrize("product", [torch.addmm, torch.baddbmm])
+def test_what_a_factor_of_zero_leaves_out_is_not_read(product):
+    """P2-03: beta=0 leaves the first operand out, NaN or not."""
+
+    class Product(torch.nn.Module):
+        def forward(self, c: Any, a: Any, b: Any) -> Any:
+            return product(c, a, b, beta=0)
+
+    operands = [torch.full((1, 1), torch.nan), torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0], [4.0]])]
+    if product is torch.baddbmm:
+        operands = [x[None] for x in operands]
+    (got,) = Graph.from_torch(Product(), tuple(operands)).evaluate(*[x.numpy() for x in operands])
+    assert np.asarray(got).item() == 11
+
+
 def test_dynamic_sizes_are_those_of_the_example():
     module = Norm()
     program = torch.export.export(module, (torch.ones(2, 4),), dynamic_shapes={"x": {0: torch.export.Dim("batch")}})

@@ -66,110 +66,116 @@ def same_bits(got, want):
     return bool(np.array_equal(got, want))
 
 
-# name: (function, operands, what it must give)
+# number of the report that it comes from, and name: (function, operands, what it must give)
 CASES = {
-    "log of exp": (lambda x: jnp.log(jnp.exp(x)), [f32(89, -104)], f32(INF, -INF)),
-    "times zero": (lambda x: x * 0, [f32(1, INF, NAN, -1)], f32(0, NAN, NAN, -0.0)),
-    "less itself": (lambda x: x - x, [f32(1, INF, NAN, -1)], f32(0, NAN, NAN, 0)),
-    "zero times NaN in a loss": (lambda x, a: x + 0 * a, [f32(1), f32(NAN)], f32(NAN)),
-    "mean over itself": (lambda x: jnp.mean(x) / jnp.mean(x), [f32(0, 0, 0)], np.float32(NAN)),
-    "times 3 over 3": (lambda x: (x * 3) / 3, [f32(2e38)], f32(INF)),
-    "over 3 times 3": (lambda x: (x / 3) * 3, [f32(1e-45)], f32(0)),
-    "divided twice": (lambda x: (x / 1e30) / 1e30, [f32(1e38)], f32(1e38) / f32(1e30) / f32(1e30)),
-    "up and down": (lambda x: (x * 1e30) * 1e-30, [f32(1e20)], f32(INF)),
-    "zero is added": (lambda x: 1 / (x + 0.0), [f32(-0.0)], f32(INF)),
-    "root of minus zero": (jnp.sqrt, [f32(-0.0)], f32(-0.0)),
-    "zero less": (lambda x: 0 - x, [f32(0)], f32(0)),
-    "squares of int8": (
+    "P1-16 log of exp": (lambda x: jnp.log(jnp.exp(x)), [f32(89, -104)], f32(INF, -INF)),
+    "P1-17 times zero": (lambda x: x * 0, [f32(1, INF, NAN, -1)], f32(0, NAN, NAN, -0.0)),
+    "P1-17 less itself": (lambda x: x - x, [f32(1, INF, NAN, -1)], f32(0, NAN, NAN, 0)),
+    "P1-17 zero times NaN in a loss": (lambda x, a: x + 0 * a, [f32(1), f32(NAN)], f32(NAN)),
+    "P1-18 mean over itself": (lambda x: jnp.mean(x) / jnp.mean(x), [f32(0, 0, 0)], np.float32(NAN)),
+    "P1-19 times 3 over 3": (lambda x: (x * 3) / 3, [f32(2e38)], f32(INF)),
+    "P1-19 over 3 times 3": (lambda x: (x / 3) * 3, [f32(1e-45)], f32(0)),
+    "P1-19 divided twice": (lambda x: (x / 1e30) / 1e30, [f32(1e38)], f32(1e38) / f32(1e30) / f32(1e30)),
+    "P1-19 up and down": (lambda x: (x * 1e30) * 1e-30, [f32(1e20)], f32(INF)),
+    "P1-20 zero is added": (lambda x: 1 / (x + 0.0), [f32(-0.0)], f32(INF)),
+    "P1-20 root of minus zero": (jnp.sqrt, [f32(-0.0)], f32(-0.0)),
+    "P1-20 zero less": (lambda x: 0 - x, [f32(0)], f32(0)),
+    "P1-21 squares of int8": (
         lambda b: jnp.where(b * b < 0, jnp.abs(b * b), b * b),
         [np.array([12, 7, 20, 15, 11], np.int8)],
         np.array([112, 49, 112, 31, 121], np.int8),
     ),
-    "doubled and halved": (lambda x: lax.div(x * 2, jnp.int32(2)), [i32(2**30)], i32(-(2**30))),
-    "floor division": (lambda a, b: a // b, [i32(-7, 7), i32(2, -2)], i32(-4, -4)),
-    "remainder of zero": (lambda x, y: lax.rem(x, y), [i32(5), i32(0)], i32(5)),
-    "narrowed and widened": (
+    "P1-19 doubled and halved": (lambda x: lax.div(x * 2, jnp.int32(2)), [i32(2**30)], i32(-(2**30))),
+    "P1-23 floor division": (lambda a, b: a // b, [i32(-7, 7), i32(2, -2)], i32(-4, -4)),
+    "P1-23 remainder of zero": (lambda x, y: lax.rem(x, y), [i32(5), i32(0)], i32(5)),
+    "P1-24 narrowed and widened": (
         lambda x: x.astype(jnp.bfloat16).astype(jnp.float32),
         [f32(np.pi)],
         f32(3.140625),
     ),
-    "error of a sum": (
+    "P1-24 error of a sum": (
         lambda a, b: b - ((a + b).astype(jnp.bfloat16).astype(jnp.float32) - a),
         [f32(4, 5, 6), f32(0, 0.001, 0.002)],
         f32(0, 0.001, 0.002),
     ),
-    "log2 of exp2": (lambda x: jnp.log2(jnp.exp2(x)), [f32(129, -150)], f32(INF, -INF)),
-    "square of a root": (lambda x: jnp.sqrt(x) * jnp.sqrt(x), [f32(-1, 4, 0)], f32(NAN, 4, 0)),
-    "root of a square": (lambda x: jnp.sqrt(x * x), [f32(1e30, -2)], f32(INF, 2)),
-    "half power of minus zero": (lambda x: jnp.power(x, jnp.float32(0.5)), [f32(-0.0)], f32(0.0)),
-    "negation of zero": (lambda x: -x, [f32(0)], f32(-0.0)),
-    "least integer by minus one": (lambda a, b: (a // b, a % b), [i32(-(2**31)), i32(-1)], (i32(-(2**31)), i32(0))),
-    "integer by zero": (lambda a, b: (a // b, lax.div(a, b), a % b), [i32(5), i32(0)], (i32(-2), i32(-1), i32(0))),
-    "literal by zero": (lambda x: x + jnp.int32(5) % jnp.int32(0) + jnp.int32(5) // jnp.int32(0), [i32(1)], i32(-1)),
-    "literal remainder of zero": (lambda x: x + lax.rem(jnp.int32(5), jnp.int32(0)), [i32(1)], i32(6)),
-    "remainders": (lambda a, b: a % b, [i32(-7, 7), i32(2, -2)], i32(1, -1)),
-    "truncated": (lambda a, b: lax.div(a, b), [i32(-7, 7), i32(2, -2)], i32(-3, -3)),
-    "least absolute value": (jnp.abs, [i32(-(2**31))], i32(-(2**31))),
-    "unsigned difference": (lambda a, b: a - b, [np.array([3], np.uint8), np.array([5], np.uint8)], np.array([254], np.uint8)),
-    "squares of every int8": (
+    "P1-16 log2 of exp2": (lambda x: jnp.log2(jnp.exp2(x)), [f32(129, -150)], f32(INF, -INF)),
+    "P1-16 square of a root": (lambda x: jnp.sqrt(x) * jnp.sqrt(x), [f32(-1, 4, 0)], f32(NAN, 4, 0)),
+    "P1-16 root of a square": (lambda x: jnp.sqrt(x * x), [f32(1e30, -2)], f32(INF, 2)),
+    "P1-20 half power of minus zero": (lambda x: jnp.power(x, jnp.float32(0.5)), [f32(-0.0)], f32(0.0)),
+    "P1-20 negation of zero": (lambda x: -x, [f32(0)], f32(-0.0)),
+    "P1-23 least integer by minus one": (lambda a, b: (a // b, a % b), [i32(-(2**31)), i32(-1)], (i32(-(2**31)), i32(0))),
+    "P1-23 integer by zero": (lambda a, b: (a // b, lax.div(a, b), a % b), [i32(5), i32(0)], (i32(-2), i32(-1), i32(0))),
+    "P2-17 literal by zero": (lambda x: x + jnp.int32(5) % jnp.int32(0) + jnp.int32(5) // jnp.int32(0), [i32(1)], i32(-1)),
+    "P2-17 literal remainder of zero": (lambda x: x + lax.rem(jnp.int32(5), jnp.int32(0)), [i32(1)], i32(6)),
+    "P1-23 remainders": (lambda a, b: a % b, [i32(-7, 7), i32(2, -2)], i32(1, -1)),
+    "P1-23 truncated": (lambda a, b: lax.div(a, b), [i32(-7, 7), i32(2, -2)], i32(-3, -3)),
+    "P1-23 least absolute value": (jnp.abs, [i32(-(2**31))], i32(-(2**31))),
+    "P1-23 unsigned difference": (lambda a, b: a - b, [np.uint8([3]), np.uint8([5])], np.uint8([254])),
+    "P1-21 squares of every int8": (
         lambda b: jnp.where(b * b < 0, jnp.abs(b * b), b * b),
         [BYTES],
         (lambda square: np.where(square < 0, np.abs(square), square))(BYTES * BYTES),
     ),
-    "every int8 by minus one": (lambda b, c: (b // c, b % c), [BYTES, np.int8([-1])], (-BYTES, 0 * BYTES)),
-    "parity of every int8": (lambda b, c: c - b % 2, [BYTES, 0 * BYTES], -(BYTES & 1)),
-    "plus the next parity of every int8": (lambda b, c: c + (b + 1) % 2 - 1, [BYTES, 0 * BYTES], -(BYTES & 1)),
-    "(4b + 3) // 4 of every int8": (lambda b: (b * 4 + 3) // 4, [BYTES], (BYTES * np.int8(4) + np.int8(3)) // np.int8(4)),
-    "and, or with one of every uint8": (lambda b: (b & 1, b | 1), [UNSIGNED], (UNSIGNED % 2, UNSIGNED // 2 * 2 + 1)),
-    "and, or with all ones of every uint8": (lambda b: (b & 255, b | 255), [UNSIGNED], (UNSIGNED, 0 * UNSIGNED + 255)),
-    "sum of int8": (jnp.sum, [np.array([100, 100], np.int8)], np.int32(200)),
-    "(4x + 3) // 4": (lambda x: (x * 4 + 3) // 4, [i32(-1, 0, 2**29)], i32(-1, 0, -(2**29))),
-    "less its parity": (lambda x, y: y - x % 2, [i32(*range(-3, 4)), i32(*[0] * 7)], i32(-1, 0, -1, 0, -1, 0, -1)),
-    "plus the next parity": (lambda x, y: y + (x + 1) % 2 - 1, [i32(*range(-3, 4)), i32(*[0] * 7)], i32(-1, 0, -1, 0, -1, 0, -1)),
-    "doubled over two": (lambda x: x * 2 / 2, [f32(3e38, 1.5)], f32(INF, 1.5)),
-    "indexed from the end": (lambda x: x[jnp.array([-2, 13, -13])], [np.arange(10, dtype=np.float32)], f32(8, 9, 0)),
-    "greatest of literals": (lambda x: x + jnp.max(jnp.array([1, NAN, 3])), [f32(1)], f32(NAN)),
-    "scaled by literal zero": (
+    "P1-23 every int8 by minus one": (lambda b, c: (b // c, b % c), [BYTES, np.int8([-1])], (-BYTES, 0 * BYTES)),
+    "P6-03 parity of every int8": (lambda b, c: c - b % 2, [BYTES, 0 * BYTES], -(BYTES & 1)),
+    "P6-03 plus the next parity of every int8": (lambda b, c: c + (b + 1) % 2 - 1, [BYTES, 0 * BYTES], -(BYTES & 1)),
+    "P6-03 (4b + 3) // 4 of every int8": (lambda b: (b * 4 + 3) // 4, [BYTES], (BYTES * np.int8(4) + np.int8(3)) // np.int8(4)),
+    "P6-01 and, or with one of every uint8": (lambda b: (b & 1, b | 1), [UNSIGNED], (UNSIGNED % 2, UNSIGNED // 2 * 2 + 1)),
+    "P6-01 and, or with all ones of every uint8": (lambda b: (b & 255, b | 255), [UNSIGNED], (UNSIGNED, 0 * UNSIGNED + 255)),
+    "P1-25 sum of int8": (jnp.sum, [np.array([100, 100], np.int8)], np.int32(200)),
+    "P6-03 (4x + 3) // 4": (lambda x: (x * 4 + 3) // 4, [i32(-1, 0, 2**29)], i32(-1, 0, -(2**29))),
+    "P6-03 less its parity": (lambda x, y: y - x % 2, [i32(*range(-3, 4)), i32(*[0] * 7)], i32(-1, 0, -1, 0, -1, 0, -1)),
+    "P6-03 plus the next parity": (
+        lambda x, y: y + (x + 1) % 2 - 1,
+        [i32(*range(-3, 4)), i32(*[0] * 7)],
+        i32(-1, 0, -1, 0, -1, 0, -1),
+    ),
+    "P6-06 doubled over two": (lambda x: x * 2 / 2, [f32(3e38, 1.5)], f32(INF, 1.5)),
+    "P1-32 indexed from the end": (lambda x: x[jnp.array([-2, 13, -13])], [np.arange(10, dtype=np.float32)], f32(8, 9, 0)),
+    "P1-26 greatest of literals": (lambda x: x + jnp.max(jnp.array([1, NAN, 3])), [f32(1)], f32(NAN)),
+    "P2-03 scaled by literal zero": (
         lambda a, b: jnp.float32(0) * (a @ b),
         [f32(NAN).reshape(1, 1), f32(1).reshape(1, 1)],
         np.full((1, 1), NAN, np.float32),
     ),
-    "narrow with a wide number": (
+    "P2-06 narrow with a wide number": (
         lambda x, y: (x.astype(jnp.float32) + y).astype(jnp.bfloat16),
         [np.array([0.1], ml_dtypes.bfloat16), np.float32(-0.1)],
         np.array([9.7656e-05], ml_dtypes.bfloat16),
     ),
-    "narrow with a narrowed number": (
+    "P2-06 narrow with a narrowed number": (
         lambda x, y: x + y.astype(jnp.bfloat16),
         [np.array([0.1], ml_dtypes.bfloat16), np.float32(-0.1)],
         np.array([0.0], ml_dtypes.bfloat16),
     ),
-    "greatest with NaN": (jnp.max, [f32(1, NAN, 3)], np.float32(NAN)),
-    "greater than minus infinity": (lambda x: jnp.maximum(x, -jnp.inf), [f32(NAN, 1)], f32(NAN, 1)),
-    "greater or lesser of numbers": (
+    "P1-26 greatest with NaN": (jnp.max, [f32(1, NAN, 3)], np.float32(NAN)),
+    "P1-26 greater than minus infinity": (lambda x: jnp.maximum(x, -jnp.inf), [f32(NAN, 1)], f32(NAN, 1)),
+    "P1-26 greater or lesser of numbers": (
         lambda x, y: (jnp.fmax(x, -jnp.inf), jnp.fmin(x, jnp.inf), jnp.fmax(x, y)),
         [f32(NAN, 1), f32(2, NAN)],
         (f32(-INF, 1), f32(INF, 1), f32(2, 1)),
     ),
-    "clipped NaN": (lambda x: jnp.clip(x, 0, 1), [f32(NAN)], f32(NAN)),
-    "relu of NaN": (lambda x: jnp.maximum(x, 0), [f32(NAN)], f32(NAN)),
-    "written out of range": (lambda x: x.at[jnp.array([13, 2])].set(5.0), [f32(0, 1, 2, 3)], f32(0, 1, 5, 3)),
-    "out of range": (lambda x: jnp.take(x, jnp.array([13, 2])), [np.arange(10, dtype=np.float32)], f32(NAN, 2)),
-    "literal zero times C": (
+    "P1-26 clipped NaN": (lambda x: jnp.clip(x, 0, 1), [f32(NAN)], f32(NAN)),
+    "P1-26 relu of NaN": (lambda x: jnp.maximum(x, 0), [f32(NAN)], f32(NAN)),
+    "P1-32 written out of range": (lambda x: x.at[jnp.array([13, 2])].set(5.0), [f32(0, 1, 2, 3)], f32(0, 1, 5, 3)),
+    "P1-32 out of range": (lambda x: jnp.take(x, jnp.array([13, 2])), [np.arange(10, dtype=np.float32)], f32(NAN, 2)),
+    "P2-03 literal zero times C": (
         lambda c, a, b: 0 * c + a @ b,
         [f32(NAN), np.ones((1, 2), np.float32), np.ones((2, 1), np.float32)],
         np.full((1, 1), NAN, np.float32),
     ),
-    "and, or with one": (lambda x: (x & 1, x | 1), [i32(6, 7)], (i32(0, 1), i32(7, 7))),
-    "parity": (lambda x, y: y - lax.rem(x, jnp.int32(2)), [i32(-3, -1, 1), i32(0, 0, 0)], i32(1, 1, -1)),
-    "there and back": (lambda a, b: (a - b) + b, [f32(1e-8), f32(1)], f32(0)),
-    "halved": (lambda x: x / 2, [f32(3e-45, 3.3)], f32(1e-45, np.float32(3.3) / np.float32(2))),
-    "a third": (lambda x: x / 3, [f32(5.1)], f32(np.float32(5.1) / np.float32(3))),
+    "P6-01 and, or with one": (lambda x: (x & 1, x | 1), [i32(6, 7)], (i32(0, 1), i32(7, 7))),
+    "P6-03 parity": (lambda x, y: y - lax.rem(x, jnp.int32(2)), [i32(-3, -1, 1), i32(0, 0, 0)], i32(1, 1, -1)),
+    "P6-06 there and back": (lambda a, b: (a - b) + b, [f32(1e-8), f32(1)], f32(0)),
+    "P6-06 halved": (lambda x: x / 2, [f32(3e-45, 3.3)], f32(1e-45, np.float32(3.3) / np.float32(2))),
+    "P6-06 a third": (lambda x: x / 3, [f32(5.1)], f32(np.float32(5.1) / np.float32(3))),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("numerics", ["exact", "reassociate", "fast"])
 def test_slices_of_slices_are_clamped_twice(numerics):
+    """P1-22: buf[i:i+4][j:j+1] for all i and j from -3 to 12."""
+
     def nested(x, i, j):
         return lax.dynamic_slice(lax.dynamic_slice(x, (i,), (4,)), (j,), (1,))
 
@@ -183,6 +189,7 @@ def test_slices_of_slices_are_clamped_twice(numerics):
 
 @pytest.mark.parametrize("numerics", ["exact", "reassociate", "fast"])
 def test_reciprocal_roots_of_float64(numerics):
+    """P1-31: 1/sqrt(3) keeps its bits in the exact tier, and 1 ulp in the others."""
     with jax.enable_x64(True):
         got = values(lambda x: 1 / jnp.sqrt(x), np.array([3.0]), numerics=numerics)
     assert got[0].dtype == np.float64
@@ -190,7 +197,7 @@ def test_reciprocal_roots_of_float64(numerics):
 
 
 def test_a_program_of_zeros_over_themselves():
-    """cross(x, x) is zero or a residue of contraction; either way its quotient is not replaced by 1 in the exact tier."""
+    """P1-18: cross(x, x) is zero or a residue of contraction; either way its quotient is not replaced by 1 in the exact tier."""
     fn = lambda x: jnp.cross(x, x) / jnp.cross(x, x)  # noqa: E731
     (got,) = values(fn, f32(0.1, 0.9, 0.3), numerics="exact")
     assert np.isnan(got).all()
@@ -241,6 +248,7 @@ def inexact_rules(fn, args, numerics):
 @pytest.mark.parametrize("dtype", LARGE_SUMS)
 @pytest.mark.parametrize("numerics", ["exact", "reassociate", "fast"])
 def test_narrow_sums_are_held_in_a_wide_accumulator(dtype, numerics):
+    """P1-25: 70000 ones of bfloat16, 20000 of float16."""
     kind, count, want = LARGE_SUMS[dtype]
     got = values(jnp.sum, np.ones(count, kind), numerics=numerics)
     assert float(got[0]) == want
@@ -249,12 +257,14 @@ def test_narrow_sums_are_held_in_a_wide_accumulator(dtype, numerics):
 @pytest.mark.parametrize("numerics", ["exact", "reassociate", "fast"])
 @pytest.mark.parametrize("scale", [1e3, 1e10, 1e14, 1e30])
 def test_the_scale_of_a_softmax_is_rounded_once(scale, numerics):
+    """P2-07: the scale and the difference with the maximum use one rounded product."""
     fn, x = lambda x: softmax_of(x * scale), f32(0.3, -0.2, 0.7)
     right_or_named(fn, [x], values(fn, x, numerics=numerics)[0], [0, 0, 1], numerics)
 
 
 @pytest.mark.parametrize("numerics", ["exact", "reassociate", "fast"])
 def test_a_softmax_of_a_sum_of_quotients_by_little(numerics):
+    """P2-07: softmax(x/1e-6 + y/1e-6)."""
     fn, x, y = lambda x, y: softmax_of(x / 1e-6 + y / 1e-6), f32(0.3, -0.2, 0.7), f32(0.1, 0.2, -0.1)
     right_or_named(fn, [x, y], values(fn, x, y, numerics=numerics)[0], [0, 0, 1], numerics)
 
@@ -273,8 +283,10 @@ def right_or_named(fn, args, got, want, numerics):
     np.testing.assert_allclose(got, want, atol=1e-6)
 
 
-@pytest.mark.parametrize("numerics", ["exact", "reassociate"])
+@pytest.mark.parametrize("numerics", ["exact", "reassociate", "fast"])
 def test_a_narrow_rounding_inside_a_kernel_is_kept(numerics):
+    """P2-05: float16 between float32 within one kernel."""
+
     def total(x, c):
         h = jnp.where(c, jnp.float16(0.5), jnp.float16(-0.5)) + x.astype(jnp.float16)
         return jnp.sum(h.astype(jnp.float32))
