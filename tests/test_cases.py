@@ -176,7 +176,7 @@ def test_what_cancels_is_seen_in_the_fast_tier():  # P5-01
 # --- what importers of others lost ------------------------------------------------------------------------------
 
 
-def test_programs_inside_of_primitives_are_inlined_or_run():
+def test_programs_inside_of_primitives_are_inlined_or_run():  # P3-16
     """Custom derivatives, rematerialisation, a loop of five steps, one that values end."""
 
     def fn(x):
@@ -192,13 +192,13 @@ def test_programs_inside_of_primitives_are_inlined_or_run():
     np.testing.assert_allclose(gradient(x), np.where(np.sin(x) > 0, np.cos(x), 0), rtol=1e-5)
 
 
-def test_a_sum_over_rows_is_complete_before_it_is_read():
+def test_a_sum_over_rows_is_complete_before_it_is_read():  # P2-01
     f, idx = jnp.ones((1024, 1)), jnp.zeros(1024, jnp.int32)
     fn = lambda f, i: f / (jnp.zeros((1, 1)).at[i].add(f)[i] + 1e-6)  # noqa: E731
     np.testing.assert_allclose(eqsat.optimize(fn, f, idx)(f, idx), np.full((1024, 1), 9.7656e-4), rtol=1e-4)
 
 
-def test_fusion_does_not_lose_accuracy_in_float16():
+def test_fusion_does_not_lose_accuracy_in_float16():  # P6-09
     def attention(q, k, v):
         return jax.nn.softmax((q @ k.T) / np.float16(8)) @ v
 
@@ -208,7 +208,7 @@ def test_fusion_does_not_lose_accuracy_in_float16():
     assert check.error <= 1.5 * check.original_error
 
 
-def test_the_plan_depends_on_the_device_and_never_loses_to_the_original():
+def test_the_plan_depends_on_the_device_and_never_loses_to_the_original():  # P3-19
     x, w = bf16(4096, 4096), bf16(4096, 4096)
     for target in ("a100", "h100", "l4"):
         program = eqsat.optimize(lambda x, w: jax.nn.gelu(x @ w), x, w, target=target)

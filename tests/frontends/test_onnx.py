@@ -314,7 +314,7 @@ def test_missing_operators_are_listed_at_once():
 # --- large files ------------------------------------------------------------------------------------------------
 
 
-def test_gigabytes_of_weights_are_not_read(tmp_path):
+def test_gigabytes_of_weights_are_not_read(tmp_path):  # P3-09
     """Three files of 1 GB, sparse on disk; their sum is not folded."""
     resource = pytest.importorskip("resource")
     side, weights = 1 << 14, []

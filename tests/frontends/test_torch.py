@@ -166,7 +166,7 @@ def test_dynamic_sizes_are_those_of_the_example():
     assert Graph.from_torch(program).outputs[0].shape == (2, 3)
 
 
-def test_a_batch_that_equals_a_fixed_size_when_it_is_traced_stays_open():
+def test_a_batch_that_equals_a_fixed_size_when_it_is_traced_stays_open():  # P2-09
     module = torch.nn.Linear(8, 8)
     program = torch.export.export(module, (torch.ones(8, 8),), dynamic_shapes={"input": {0: torch.export.Dim("batch")}})
     for batch in (5, 8, 1):
@@ -174,6 +174,22 @@ def test_a_batch_that_equals_a_fixed_size_when_it_is_traced_stays_open():
         same(Graph.from_torch(program, (x,))(x.numpy()), module(x), 1e-5)
     with pytest.raises(TypeError, match="'8'] required, got"):
         Graph.from_torch(program, (torch.randn(5, 7),))
+
+
+class Squeeze(torch.nn.Module):
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, x: Any) -> Any:
+        return x.squeeze(self.dim)
+
+
+def test_squeeze_leaves_other_extents_than_one():  # P6-08
+    for dim, shape in ((0, (2, 3)), (-1, (1, 100, 17))):
+        x = torch.randn(2, 3) if dim == 0 else torch.randn(1, 100, 17, 1)
+        graph = Graph.from_torch(Squeeze(dim), (x,))
+        assert graph.outputs[0].shape == shape == Squeeze(dim)(x).shape
 
 
 # --- writes -----------------------------------------------------------------------------------------------------

@@ -76,7 +76,18 @@ def test_writes_take_effect_and_results_are_memory_of_their_own():
     assert torch.equal(x, before) and torch.equal(b, before)
 
 
-def test_an_input_that_is_written_to_may_be_another_input_in_the_next_call():
+def test_a_copy_keeps_what_its_source_was():  # P2-02
+    def step(to: Any, source: Any) -> Any:
+        to[:] = source
+        source.add_(1)
+        return to, source
+
+    to, source = torch.zeros(2), torch.tensor([1.0, 2.0])
+    torch.testing.assert_close(compiled(step)(to, source), (torch.tensor([1.0, 2.0]), torch.tensor([2.0, 3.0])))
+    torch.testing.assert_close((to, source), (torch.tensor([1.0, 2.0]), torch.tensor([2.0, 3.0])))
+
+
+def test_an_input_that_is_written_to_may_be_another_input_in_the_next_call():  # P2-04
     def step(a: Any, b: Any) -> Any:
         a.add_(1)
         return a + b
