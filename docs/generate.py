@@ -310,7 +310,33 @@ since finite masks as large as float32 has them would overflow the other way rou
 """
 
 
+def search() -> str:
+    import json
+
+    from benchmarks.search import markdown
+
+    records = json.loads((RESULTS.parent / "search.json").read_text())
+    return f"""# Seconds of the search
+{NOTE}
+CPU seconds of one search for an H100 without a cache, imports left out, on one core of a shared machine with two; each in a
+process of its own. The shares say what takes them: building and saturating the e-graph, ranking cones and hill climbing
+(*kernels*, *climbing*), *prices* of candidate kernels over their schedules, the *choice* by dynamic programming, the *bound* and
+the solution in *integers* where that leaves a gap. *Gap* is the largest of any part of the program.
+
+TENSAT's seconds and gains are those its authors give (MLSys 2021): whole operators, whose times were measured before on a T4,
+are put together there. Here kernels are made, and most of the time goes into making, pricing and choosing among thousands of
+them. The gain is predicted, over every operation as a kernel of its own.
+
+Equal layers are searched once, so depth adds reading alone; a single layer with the head that follows it is one large part.
+
+{markdown(records)}
+
+`python -m benchmarks.search` makes the numbers anew.
+"""
+
+
 PAGES = {
+    "reference/search.md": search,
     "reference/handwritten.md": handwritten,
     "reference/peers.md": peers,
     "reference/command-line.md": command_line,
