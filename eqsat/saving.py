@@ -12,6 +12,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ from eqsat.program import KEEP_CASTS, PlannedKernel
 from eqsat.read import Call
 from eqsat.running import backend
 from eqsat.scalars import DTYPES
+from eqsat.self_test import OWN_NAMES, self_test
 
 if TYPE_CHECKING:
     from eqsat.program import Program, Step
@@ -93,9 +95,15 @@ def _files(program: Program) -> dict[str, str | bytes]:
     files: dict[str, str | bytes] = {}
     names = _kernel_names(program)
     for planned in program.kernels:
-        tiles = lower(planned.kernel, planned.schedule) if planned.schedule is not None else None
-        for target in TARGETS if tiles is not None else ():
-            files[f"{names[planned.kernel]}_{target}.py"] = backend(target).emit(tiles)
+        if planned.schedule is None:
+            continue
+        name = names[planned.kernel]
+        tiles = lower(replace(planned.kernel, name=name), planned.schedule)
+        said = f"predicted {planned.cost.seconds * 1e6:.1f} us on {program.target}, bound by {planned.cost.bound}"
+        tiles = replace(tiles, header=(*tiles.header, said))
+        for target in TARGETS:
+            test = self_test(planned, tiles, program.graph.wide) if target == "triton" else ""
+            files[f"{name}_{target}.py"] = backend(target).emit(tiles) + test
     files["program.py"] = _module(program, names)
     arrays = [np.asarray(a) for part in _written(program) for a in part.constants.values()]
     if arrays:
@@ -126,7 +134,7 @@ def _spelled(call: Call) -> bool:
 def _kernel_names(program: Program) -> dict[Kernel, str]:
     identifier = backend("jax").identifier
     names: dict[Kernel, str] = {}
-    taken = {"program", "run", "steps", "main", "constants", *(row.run.__name__ for row in CONTROL.values())}
+    taken = {"program", "run", "steps", "main", "constants", *OWN_NAMES, *(row.run.__name__ for row in CONTROL.values())}
     for step in (s for part in program.parts for s in part.steps):
         if isinstance(step, PlannedKernel) and step.kernel not in names:
             names[step.kernel] = identifier(step.kernel.name, taken)

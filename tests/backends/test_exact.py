@@ -30,7 +30,10 @@ def compiled(fn, arguments, numerics: str) -> tuple[str, str]:
     return compiler.machine_code(source, lower(planned.kernel, planned.schedule), 90).asm["ptx"], source
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+OFTEN = ("a sum of products along rows", "a matrix product and its epilogue")
+
+
+@pytest.mark.parametrize("name", [n if n in OFTEN else pytest.param(n, marks=pytest.mark.nightly) for n in PROGRAMS])
 def test_exact_kernels_round_each_product_before_they_add_it(name):
     (exact, source), (free, _) = (compiled(*PROGRAMS[name], numerics) for numerics in ("exact", "reassociate"))
     assert "fma.rn.f32" in free and "mul.rn.f32" in exact  # .rn: not to be fused

@@ -1,0 +1,79 @@
+"""What a saved Triton kernel's file ends with: the same in JAX, and a test of one against the other when the file is run."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from eqsat.notation import Tensor
+from eqsat.program import PlannedKernel
+from eqsat.running import backend
+from eqsat.scalars import is_float
+from eqsat.tile import TileProgram
+
+OWN_NAMES = ("launch", "reference", "draw", "tensor", "os")  # of the file's functions and modules, the kernel's aside
+TEXT = '''
+
+# --- the same in JAX; `python FILE` compares the two on a GPU, with TRITON_INTERPRET=1 on any machine -------------------
+# (Triton's interpreter multiplies bfloat16 matrices wrongly: those need a GPU.)
+
+import os  # noqa: E402
+
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+from jax import lax  # noqa: E402
+{wide}
+
+{helpers}
+
+
+{reference}
+
+
+def draw(dtype, shape, generator):
+    """Normal numbers; of whole ones, zeros and ones."""
+    whole = jnp.issubdtype(dtype, jnp.integer) or dtype == "bool"
+    return np.asarray(generator.integers(0, 2, shape) if whole else generator.standard_normal(shape)).astype(jnp.dtype(dtype))
+
+
+def tensor(array):
+    """An array as a torch tensor where the kernel runs."""
+    import torch
+
+    held = array if array.dtype.kind in "iub" else array.astype(np.float64)  # NumPy's own; torch knows no others
+    return torch.from_numpy(held).to(getattr(torch, array.dtype.name)).to("cpu" if os.environ.get("TRITON_INTERPRET") else "cuda")
+
+
+if __name__ == "__main__":
+    generator = np.random.default_rng(0)
+    arrays = [draw(dtype, shape, generator) for dtype, shape in {inputs}]
+    wanted = [np.asarray(a, np.float64) for a in reference(*arrays)]
+    tensors = [tensor(a) for a in arrays]
+    outputs = [tensor(np.zeros(shape, jnp.dtype(dtype))) for dtype, shape in {outputs}]
+    for output, taken in {in_place}.items():
+        outputs[output] = tensors[taken]  # written where it lies
+    launch(*tensors, *outputs)
+    for got, right in zip(outputs, wanted):
+        room = {limit:.1e} * np.max(np.abs(right), initial=0, where=np.isfinite(right))
+        np.testing.assert_allclose(got.double().cpu().numpy(), right, rtol={limit:.1e}, atol=room)
+    print(f"{{__doc__.splitlines()[0]}}\\nagrees with JAX")
+'''
+
+
+def self_test(planned: PlannedKernel, program: TileProgram, wide: bool) -> str:
+    """The text for a kernel whose name is none of `OWN_NAMES`; `wide` if its program has numbers of 64 bits."""
+    jax_backend, kernel = backend("jax"), planned.kernel
+    narrow = [float(jnp.finfo(t.dtype).eps) ** 0.5 for t in (*kernel.inputs, *kernel.outputs) if is_float(t.dtype)]
+
+    def types(tensors: tuple[Tensor, ...]) -> str:
+        return "[" + ", ".join(f'("{t.dtype}", {t.shape})' for t in tensors) + "]"
+
+    return TEXT.format(
+        wide='\njax.config.update("jax_enable_x64", True)\n' if wide else "",
+        helpers=jax_backend.HELPERS,
+        reference=jax_backend.emit_kernel(kernel, "reference", planned.numerics),
+        inputs=types(program.inputs),
+        outputs=types(program.outputs),
+        in_place=program.in_place,
+        limit=max(narrow, default=0.0),
+    )

@@ -1,0 +1,70 @@
+"""A saved kernel's file compares itself with JAX when it is run, on its own."""
+
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqsat
+
+pytest.importorskip("triton")
+pytest.importorskip("torch")
+
+x, w = jax.ShapeDtypeStruct((33, 100), "float32"), jax.ShapeDtypeStruct((100, 20), "float32")
+
+
+def softmax(x):
+    return jax.nn.softmax(x, -1)
+
+
+def updated(cache, i):
+    return jax.lax.dynamic_update_slice(cache, jnp.ones((2, 100), cache.dtype), (i, 0))
+
+
+def segments(x, i):
+    return jax.ops.segment_sum(x, i, 2000)
+
+
+def draw(x):
+    tensor = x * 2
+    return tensor + 1
+
+
+PROGRAMS = {
+    "softmax": (softmax, (x,), {}),
+    "matrices": (jnp.matmul, (x, w), {}),
+    "in place": (updated, (x, np.int32(0)), {"donate": (0,)}),
+    "sums by places": (segments, (x, jax.ShapeDtypeStruct((33,), "int32")), {}),
+    "a name of the file's own": (draw, (x,), {}),
+}
+
+
+def run(path):
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "JAX_PLATFORMS": "cpu", "PYTHONPATH": ""}
+    return subprocess.run([sys.executable, path], env=environment, cwd=path.parent, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("name", [n if n == "softmax" else pytest.param(n, marks=pytest.mark.nightly) for n in PROGRAMS])
+def test_a_saved_kernel_agrees_with_its_reference(name, tmp_path):
+    fn, args, options = PROGRAMS[name]
+    program = eqsat.optimize(fn, *args, target="h100", **options)
+    program.save(tmp_path / "saved")
+    paths = [*(tmp_path / "saved").glob("*_triton.py")]
+    assert len(paths) == len(program.kernels)
+    for path in paths:
+        assert "us on h100, bound by " in path.read_text()
+        done = run(path)
+        assert done.returncode == 0 and done.stdout.endswith("agrees with JAX\n"), done.stderr[-2000:]
+
+
+@pytest.mark.nightly
+def test_a_wrong_kernel_is_noticed(tmp_path):
+    program = eqsat.optimize(softmax, x)
+    program.save(tmp_path / "saved")
+    path = tmp_path / "saved" / f"{program.kernels[0].name}_triton.py"
+    path.write_text(path.read_text().replace("tl.sum(", "tl.max("))
+    assert "Mismatched elements" in run(path).stderr
