@@ -45,17 +45,19 @@ def eqsat_engine(numerics: str) -> Callable[[Workload, Size, Graph], Run]:
         import eqsat
 
         program = eqsat.optimize(size.fn, *size.args, target=others.target(), numerics=numerics, constants=workload.constants)
-        return lambda flat: program.run(*flat)
+        return called(program, size)
 
     return prepare
 
 
-def jit(workload: Workload, size: Size, graph: Graph) -> Run:
-    def function(flat: list[Array]) -> list[Array]:
-        return jax.tree.leaves(size.fn(*jax.tree.unflatten(jax.tree.structure(size.args), flat)))
+def called(function: Callable[..., Any], size: Size) -> Run:
+    """Called with arguments as its user has them."""
+    structure = jax.tree.structure(size.args)
+    return lambda flat: jax.tree.leaves(function(*jax.tree.unflatten(structure, flat)))
 
-    compiled = jax.jit(function)
-    return lambda flat: compiled(list(flat))
+
+def jit(workload: Workload, size: Size, graph: Graph) -> Run:
+    return called(jax.jit(size.fn), size)
 
 
 def op_by_op(workload: Workload, size: Size, graph: Graph) -> Run:
