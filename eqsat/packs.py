@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import traceback
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -22,13 +23,21 @@ def default_rules() -> tuple[Rule, ...]:
 
 
 def rules_in(path: str | Path) -> tuple[Rule, ...]:
-    """The rules of a Python file."""
+    """The rules of a Python file. Raises ValueError for a file that has none or that Python cannot run."""
     path = Path(path)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None or not path.is_file():
         raise ValueError(f"{path}: a Python file of rules required, found none")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise ValueError(
+            f"{error.filename}:{error.lineno}: Python required, got {str(error.text).strip()!r}; {error.msg}"
+        ) from None
+    except (NameError, ImportError, AttributeError) as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        raise ValueError(f"{path}: a file that Python can run required, got {error} at {last.filename}:{last.lineno}") from error
     found = pack(vars(module))
     if not found:
         raise ValueError(f"{path}: at least one rule required, found none; a rule is a function under @rule(...)")

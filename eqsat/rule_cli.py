@@ -175,7 +175,7 @@ def new_rule(
     if path.exists():
         raise ValueError(f"{path}: a new file required, this one exists; choose another with --file")
     path.write_text(TEMPLATE.format(name=name, title=name.replace("_", " ").capitalize()))
-    talk.show(f"wrote {path}; change the law, then\n  eqsat rules check {path}\n  eqsat rules try {path} 'sum(a * b)'")
+    talk.show(f"wrote {path}; change the law, then\n  eqsat rules check {path}\n  eqsat rules try {path} 'sum(2.0 * a)'")
 
 
 @command("try", "sums 'sum(a * 2.0)'")
@@ -237,6 +237,8 @@ def discover_rules(
     if out and found.found:
         Path(out).write_text(pack_text(found, f"`eqsat rules discover --ops {ops} --size {size}`"))
         lines.append(f"wrote {out}; read it, then\n  eqsat rules check {out}")
+    elif out:
+        lines.append(f"wrote no {out}: there is nothing new; --alone writes what the given rules derive too")
     talk.show("\n".join(lines), lambda: list(map(_as_dict, found.rules)), as_json)
 
 
