@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from eqsat.index import Axis, Index
-from eqsat.notation import Term, bound_level, const, const_value, rebuild, reduce, substitute
+from eqsat.notation import Term, const, const_value, rebuild, reduce, substitute
 from eqsat.notation import scalar as operation
 from eqsat.primitives.fold import index_of, refolded
 from eqsat.scalars import REDUCTIONS
@@ -66,7 +66,7 @@ def levelled(term: Term, definition: Callable[[Term], Term | None]) -> Iterator[
     (_, a), (_, b) = sums
     if a.data[1] == b.data[1] or a.data[1].extent != b.data[1].extent or a.data[0] != b.data[0]:
         return
-    (own, lower), (_, higher) = sorted(sums, key=lambda found: bound_level(found[1].data[1]))
+    (own, lower), (_, higher) = sorted(sums, key=lambda found: (len(found[1].data[1].name), found[1].data[1].name))  # r2, r10
     axis = higher.data[1]
     if axis not in lower.axes and all(t.bound != axis for t in lower.walk()):
         yield own, reduce(lower.data[0], axis, substitute(lower.args[0], {lower.data[1]: Index.of(axis)}))

