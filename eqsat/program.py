@@ -429,14 +429,22 @@ class Program:
         return bisect(self, reference, self.flat(*args, **kwargs) if args or kwargs else None, tolerance=tolerance, seed=seed)
 
     def to_stablehlo(self, *, binary: bool = False) -> str | bytes:
-        """The rewritten graph, without kernels, as a StableHLO module: text, or a portable artifact if `binary`."""
+        """The rewritten graph, without kernels, as a StableHLO module: text, or a portable artifact if `binary`.
+
+        Its operations, done one by one, keep the tier of the program. What keeps XLA from fusing a product with a sum and from
+        simplifying as if numbers were real is not written: a compiler that does so gives up the exact tier.
+        """
         from eqsat.writers.stablehlo import exported
 
         module = exported(self)
         return module.mlir_module_serialized if binary else module.mlir_module()
 
     def to_onnx(self) -> Any:
-        """The rewritten graph, without kernels, as an `onnx.ModelProto`; raises ValueError listing what ONNX lacks."""
+        """The rewritten graph, without kernels, as an `onnx.ModelProto`; raises ValueError listing what ONNX lacks.
+
+        Its operations keep the tier of the program where they are done as ONNX's reference does them; ONNX Runtime, for one,
+        passes over NaN in the maximum and the minimum of a row.
+        """
         from eqsat.writers import onnx
 
         return onnx.model(self)

@@ -386,12 +386,14 @@ PAIRS = [
     lambda x, y: y / lax.exp(x), lambda x, y: y / lax.exp2(x), lambda x, y: y / lax.sqrt(x), lambda x, y: y / lax.rsqrt(x),
     lambda x, y: y / lax.logistic(x), lambda x, y: lax.logistic(x) / y, lambda x, y: (x / y) / x, lambda x, y: y / (x / y),
     lambda x, y: (x * y) / y, lambda x, y: y / lax.pow(lax.abs(x), y), lambda x, y: x * y + x, lambda x, y: y - x * y,
-    lambda x, y: lax.pow(lax.exp(x), y),
+    lambda x, y: lax.pow(lax.exp(x), y), lambda x, y: (x + 1e8) - 1e8, lambda x, y: 1e8 + (x - 1e8), lambda x, y: 1e8 - (1e8 - x),
+    lambda x, y: (x + y) - y, lambda x, y: (x - y) + y, lambda x, y: x - (x - y), lambda x, y: (x + 1e8) + (y - 1e8),
+    lambda x, y: lax.max(x + 1e8, y + 1e8) - 1e8, lambda x, y: x * 1e-30 * 1e30 * 1e20, lambda x, y: x * 1e30 * 1e30 * 1e-30,
 ]  # fmt: skip
 
 
 def test_pairs_that_xla_simplifies_keep_their_bits():
-    """As if numbers were real, exp(100) / exp(100) is 1, sqrt(1e-30 ** 2) is 1e-30 and exp(1e20) - exp(2e20) is -inf."""
+    """Were numbers real, exp(100) / exp(100) and (1 + 1e8) - 1e8 were 1, sqrt(1e-30 ** 2) 1e-30, exp(1e20) - exp(2e20) -inf."""
     special = [0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 100, -104, 1e20, 2e20, 1e-30]
     rng = np.random.default_rng(0)
     x = np.concatenate([3 * rng.standard_normal(200), np.repeat(special, len(special))]).astype(np.float32)

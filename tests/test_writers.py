@@ -160,6 +160,27 @@ def test_primitives_leave_as_onnx(name):
     assert_close(run_onnx(program, flat), program.run(*map(jnp.asarray, flat)))
 
 
+def test_what_is_written_keeps_the_bits_of_the_exact_tier():
+    """Done one by one, as NumPy does: no product fused with a sum, nothing cancelled, NaN in the maximum of its row."""
+    rng = np.random.default_rng(0)
+    x, y = (rng.standard_normal((64, 48)).astype(np.float32) for _ in range(2))
+    x[3, 5], y[7, 1], x[9, 0] = np.nan, np.nan, np.inf
+    program = eqsat.optimize(
+        lambda x, y: (x * y + x, (x + 1e8) - 1e8, jnp.maximum(x, y), x.max(1), x / y * y), x, y, numerics="exact", time_limit=2
+    )
+    with np.errstate(invalid="ignore"):
+        wanted = (x * y + x, (x + np.float32(1e8)) - np.float32(1e8), np.maximum(x, y), x.max(1), x / y * y)
+    written = [program.run(x, y), Graph.from_stablehlo(program.to_stablehlo())(x, y)]
+    reference = pytest.importorskip("onnx.reference")
+    model = program.to_onnx()
+    written.append(
+        reference.ReferenceEvaluator(model).run(None, dict(zip([i.name for i in model.graph.input], (x, y), strict=True)))
+    )
+    for got in written:
+        for a, b in zip(got, wanted, strict=True):
+            np.testing.assert_array_equal(np.asarray(a), b)
+
+
 CONVOLUTIONS: dict[str, dict[str, Any]] = {
     "strided": {"window_strides": (2, 1), "padding": "SAME"},
     "dilated": {"window_strides": (1, 1), "padding": [(1, 0), (0, 2)], "rhs_dilation": (2, 1)},
