@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import device_time, engines, report, runner, spread
+from benchmarks import device_time, engines, report, runner, search, spread
 from benchmarks.guards import Watch
 from benchmarks.measure import Contest, Contestant, Effort, Inputs, measured
 from benchmarks.peers import hlo, inductor, xla
@@ -460,3 +460,24 @@ def test_numbers_are_folded_before_torch_runs(monkeypatch):
     run = torch_graph.torch_function(graph)
     monkeypatch.setattr(torch_graph, "_folded", None)
     torch.testing.assert_close(run(torch.ones(2, 16))[0], torch.full((2, 16), 0.25))
+
+
+# --- seconds of the search --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.nightly
+def test_depth_takes_no_longer_search(tmp_path, capsys):
+    """In CPU seconds, each search in a process of its own."""
+    names = ["GPT-2, 12 layers", "GPT-2, 48 layers", "Llama, 24 layers"]
+    output = tmp_path / "search.json"
+    assert search.main(["--only", *names, "-o", str(output)]) == 0
+    shallow, deep, llama = (json.loads(output.read_text())[name] for name in names)
+    assert deep["seconds"] <= 1.5 * shallow["seconds"]
+    assert llama["seconds"] <= 10
+    assert max(r["memory_nbytes"] for r in (shallow, deep, llama)) <= 2e9
+    assert "| GPT-2, 48 layers |" in capsys.readouterr().out
+
+
+def test_recorded_seconds_name_every_program():
+    text = search.markdown(json.loads((ROOT / search.RESULTS).read_text()))
+    assert all(f"| {name} |" in text for name in search.SUBJECTS)
