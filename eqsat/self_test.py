@@ -22,7 +22,7 @@ import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 from jax import lax  # noqa: E402
-{wide}
+
 
 {helpers}
 
@@ -40,11 +40,14 @@ def tensor(array):
     """An array as a torch tensor where the kernel runs."""
     import torch
 
+    interpreted = bool(os.environ.get("TRITON_INTERPRET"))
+    if not interpreted and not torch.cuda.is_available():
+        raise SystemExit(f"{{__file__}}: a GPU required, got none; set TRITON_INTERPRET=1")
     held = array if array.dtype.kind in "iub" else array.astype(np.float64)  # NumPy's own; torch knows no others
-    return torch.from_numpy(held).to(getattr(torch, array.dtype.name)).to("cpu" if os.environ.get("TRITON_INTERPRET") else "cuda")
+    return torch.from_numpy(held).to(getattr(torch, array.dtype.name)).to("cpu" if interpreted else "cuda")
 
 
-if __name__ == "__main__":
+if __name__ == "__main__":{wide}
     generator = np.random.default_rng(0)
     arrays = [draw(dtype, shape, generator) for dtype, shape in {inputs}]
     wanted = [np.asarray(a, np.float64) for a in reference(*arrays)]
@@ -69,7 +72,7 @@ def self_test(planned: PlannedKernel, program: TileProgram, wide: bool) -> str:
         return "[" + ", ".join(f'("{t.dtype}", {t.shape})' for t in tensors) + "]"
 
     return TEXT.format(
-        wide='\njax.config.update("jax_enable_x64", True)\n' if wide else "",
+        wide='\n    jax.config.update("jax_enable_x64", True)' if wide else "",
         helpers=jax_backend.HELPERS,
         reference=jax_backend.emit_kernel(kernel, "reference", planned.numerics),
         inputs=types(program.inputs),

@@ -89,8 +89,8 @@ class Model:
             if len(set(self.outputs)) != len(self.outputs):
                 raise OnnxError(f"{name}: distinct output names required, got {self.outputs}")
             self.inputs = free(model.graph, constants)
-        self.__name__ = names.identifier(name)
-        self.__signature__ = names.signature(self.inputs)
+            self.__name__ = names.identifier(name)
+            self.__signature__ = names.signature(self.inputs)
 
     @property
     def shapes(self) -> tuple[str, ...]:
