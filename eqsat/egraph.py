@@ -231,6 +231,7 @@ def _declarations() -> list[str]:
         "(function low (T) f64 :merge (max old new))",
         "(function high (T) f64 :merge (min old new))",
         "(relation finite (T))",
+        "(function literal (T) f64 :merge old)",
     ]
     texts += [f"(function {f} (i64) i64 :merge old)" for f in ("map_axes", "tensor_dtype", "leaf_dtype", "extent")]
     texts += [f"(ruleset {r})" for r in ("ingest", "ana", *PHASES)]
@@ -272,9 +273,7 @@ def _analysis(name: str, signature: tuple[str, ...]) -> str:
     if name.startswith(("R_", "O_")):
         joined = _or(masks)
         masks = [f"(^ (| {joined} a0) a0)"]
-    if name == "Cast":
-        dtype = "a1"
-    if name == "Const":
+    if name in ("Cast", "Const"):
         dtype = "a1"
     if name == "Pos" or name.startswith("Load"):
         column = "a0" if name == "Pos" else "a1"
@@ -288,7 +287,8 @@ def _analysis(name: str, signature: tuple[str, ...]) -> str:
     if name == "Leaf":
         facts.append("(= ld (leaf_dtype a0))")
         dtype = "ld"
-    return f'(rule ({" ".join(facts)}) ((set (axes e) {_or(masks)}) (set (dtype e) {dtype})) :ruleset ana :name "ana-{name}")'
+    known = [f"(set (axes e) {_or(masks)})", f"(set (dtype e) {dtype})", *(["(set (literal e) a0)"] if name == "Const" else [])]
+    return f'(rule ({" ".join(facts)}) ({" ".join(known)}) :ruleset ana :name "ana-{name}")'
 
 
 def _or(masks: list[str]) -> str:

@@ -76,9 +76,19 @@ class Lowering:
             case "extent":
                 return f"(to-f64 {self._fact('extent', pattern.args[0])})"
             case "const":
+                if pattern.args[0].head == "variable":
+                    return self._any_literal(pattern)
                 dtype = self.dtype(pattern.args[1]) if len(pattern.args) > 1 else f"d{next(self._fresh)}"
                 return f"(Const {self.expression(pattern.args[0])} {dtype})"
         return f"({constructor(pattern)} {' '.join(map(self.expression, pattern.args))})"
+
+    def _any_literal(self, pattern: Pattern) -> str:
+        """A term that is some literal: one for each class, which may hold several that rounding alone tells apart."""
+        term = f"l{next(self._fresh)}"
+        self.facts.append(f"(= {self.expression(pattern.args[0])} (literal {term}))")
+        if len(pattern.args) > 1:
+            self.facts.append(f"(= {self.dtype(pattern.args[1])} (dtype {term}))")
+        return term
 
     def actions(self, pattern: Pattern, into: list[str]) -> str:
         """Build a right side node by node, tagging each row with the rule that made it."""

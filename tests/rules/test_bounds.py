@@ -74,3 +74,20 @@ def test_a_condition_that_proves_too_little_is_found(wrong):
 
 def test_conditions_on_values_are_said_in_words():
     assert scale_not_negative.conditions == "c does not mention k and c >= -1 always"
+
+
+@rule("fast", gives_up="digits")
+def tanh_is_one(a: Float):
+    return rewrite(op("tanh", a), const(1.0, a))
+
+
+@rule("fast", gives_up="digits")
+def tanh_is_nearly_one(a: Float):
+    return rewrite(op("tanh", a), const(0.999, a))
+
+
+def test_literals_that_rounding_tells_apart_are_folded_as_one():
+    """Where 1 is 0.999, it is also each power of that: they are not looked for."""
+    engine = Engine([*select(RULES, "reassociate"), tanh_is_one, tanh_is_nearly_one])
+    (region,) = regions_of(lambda x: jnp.tanh(x) * jnp.tanh(x), X)
+    assert engine.saturate(region).rows < 50
