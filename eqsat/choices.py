@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from eqsat.arrays import Value, union
 from eqsat.index import Axis, Index
 from eqsat.notation import Term, const_value, substitute
+from eqsat.primitives.fold import limit_of
+from eqsat.updates import conjuncts, mirrored
 
 if TYPE_CHECKING:
     from eqsat.evaluate import Evaluator
@@ -86,28 +88,15 @@ def _padded(term: Term) -> Padded | None:
 
 def _box_of(mask: Term) -> Box | None:
     """First and last position of each axis at which a conjunction of comparisons of positions holds."""
-    if mask.head == "and":
-        sides = [_box_of(a) for a in mask.args]
-        if None in sides:
+    box: Box = {}
+    for test in conjuncts(mask):
+        found = limit_of(test) or limit_of(mirrored(test))
+        if found is None:
             return None
-        box: Box = {}
-        for axis, (low, high) in (found for side in sides for found in (side or {}).items()):
-            first, last = box.get(axis, (0, axis.extent - 1))
-            box[axis] = (max(first, low), min(last, high))
-        return box
-    if mask.head not in BOUNDS or {a.head for a in mask.args} != {"pos", "const"}:
-        return None
-    position, literal = mask.args if mask.args[0].head == "pos" else reversed(mask.args)
-    upper, strict = BOUNDS[mask.head]
-    upper = upper == (position is mask.args[0])
-    (atom, coefficient), *others = position.data.terms or ((None, 0),)
-    if others or coefficient != 1 or not isinstance(atom, Axis):
-        return None
-    bound = int(const_value(literal)) - position.data.constant
-    return {atom: (0, min(atom.extent - 1, bound - strict)) if upper else (max(0, bound + strict), atom.extent - 1)}
-
-
-BOUNDS = {"lt": (True, True), "le": (True, False), "gt": (False, True), "ge": (False, False)}  # an upper one, strict
+        axis, (low, high), _ = found
+        first, last = box.get(axis, (0, axis.extent - 1))
+        box[axis] = (max(first, low), min(last, high))
+    return box
 
 
 def _reads_outside(term: Term) -> int:

@@ -25,7 +25,7 @@ from eqsat.index import Axis, Index, Quotient, Remainder
 from eqsat.loads import index_dtype, load_value
 from eqsat.maxima import replaceable
 from eqsat.notation import Stored, Tensor, Term, const_value, reduce, substitute
-from eqsat.online import spelled
+from eqsat.online import only_scales, spelled
 from eqsat.scalars import DTYPES, REDUCTIONS, SCALARS, is_float, is_integer
 from eqsat.scans import Running, running
 from eqsat.ways import Way, otherwise, placed
@@ -311,7 +311,8 @@ class Evaluator:
         if key not in self.exponentials:
             row_max = reduce("max", axis, term.args[0])  # here a NaN may get lost: the sum of exponentials has it anyway
             top = self.values.get(row_max) or self.fold("max", score, (axis,), kind, keeps_nan=False)
-            rounds = product_rounds(term.args[0]) and not _only_scales(term.args[0])
+            scales = any(only_scales(abs(const_value(a))) for a in term.args[0].args if a.head == "const")
+            rounds = product_rounds(term.args[0]) and not scales
             exact = Value(self.ops.apply("rounded", score.array), score.axes) if rounds else score
             self.exponentials[key] = self.scalar("exp", self.scalar("sub", exact, top))
         weights = self.exponentials[key]
@@ -435,12 +436,6 @@ def is_looked_through(arg: Term, user: Term) -> bool:
 def product_rounds(term: Term) -> bool:
     """True for a product whose rounding a fused multiply-add would leave out."""
     return term.head == "mul" and term.dtype in ("float32", "float64")
-
-
-def _only_scales(term: Term) -> bool:
-    """True for a product by a literal 1/2**n, which rounds nothing but what is far too small for an exponential to show."""
-    literals = [abs(const_value(a)) for a in term.args if a.head == "const"]
-    return any(0 < c <= 1 and math.frexp(c)[0] == 0.5 for c in literals)
 
 
 def product(term: Term) -> tuple[Term, ...]:

@@ -68,7 +68,7 @@ def numerator(term: Term) -> tuple[Term, bool] | None:
     exponent, factor = term.args[0] if term.head == "exp" else term, None
     if exponent.head == "mul" and exponent.args[1].head == "const":
         exponent, factor = exponent.args
-    if term.head != "exp" or exponent.head != "sub" or (factor is not None and not _only_scales(const_value(factor))):
+    if term.head != "exp" or exponent.head != "sub" or (factor is not None and not only_scales(const_value(factor))):
         return None
     largest = exponent.args[1]
     if largest.head != "reduce" or largest.data[0] != "max":
@@ -78,7 +78,8 @@ def numerator(term: Term) -> tuple[Term, bool] | None:
     ), factor is not None
 
 
-def _only_scales(factor: float) -> bool:
+def only_scales(factor: float) -> bool:
+    """True for 1/2**n: a product by it rounds nothing but what is far too small for an exponential to show."""
     return 0 < factor <= 1 and frexp(factor)[0] == 0.5
 
 

@@ -106,6 +106,13 @@ def conjuncts(predicate: Term) -> list[Term]:
     return [c for a in predicate.args for c in conjuncts(a)] if predicate.head == "and" else [predicate]
 
 
+def mirrored(comparison: Term) -> Term:
+    """The same test with its operands swapped; what is no comparison stays as it is."""
+    if comparison.head not in _MIRRORED:
+        return comparison
+    return scalar(_MIRRORED[comparison.head], *comparison.args[::-1])
+
+
 def _test(term: Term, axes: Sequence[Axis]) -> _Test | None:
     """A comparison of a position with a bound that other axes, or loaded values, may say."""
     if term.head not in _MIRRORED:

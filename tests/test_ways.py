@@ -100,6 +100,13 @@ def test_a_choice_inside_of_bounds_is_a_padding(low, high):
         check(scalar("where", inside, load(image, (I(y), I(x) + shift)), const(np.nan, "float32")), (x, y), [image])
 
 
+@pytest.mark.parametrize("bound", [3.5, 4.0])
+def test_a_position_as_a_float_may_meet_a_bound_between_positions(bound):
+    x, image = Axis("x0", 7), Tensor("image", (5,), "float32")
+    inside = scalar("lt", pos(I(x), "float32"), const(bound, "float32"))
+    check(scalar("where", inside, load(image, (I(x),)), const(1.0, "float32")), (x,), [image])
+
+
 def test_choices_along_an_axis_are_a_concatenation():
     x, y = Axis("x0", 2), Axis("x1", 12)
     place, zero = pos(I(y), "int32"), const(0.0, "float32")

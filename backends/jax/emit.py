@@ -13,7 +13,7 @@ import numpy as np
 
 from eqsat.arrays import OPERATIONS, Arrays
 from eqsat.evaluate import evaluate_all
-from eqsat.formula import wrapped
+from eqsat.formula import type_of, wrapped
 from eqsat.notation import Kernel, Tensor
 from eqsat.scalars import SCALARS
 
@@ -101,7 +101,7 @@ def _stored(lines: Lines, result: Any, shape: tuple[int, ...], rank: int) -> Any
 
 
 def _docstring(kernel: Kernel, parameters: Mapping[Tensor, str]) -> list[str]:
-    types = [f"    {parameters[t]}: {t.dtype}[{','.join(map(str, t.shape))}]" for t in kernel.inputs]
+    types = [f"    {parameters[t]}: {type_of(t)}" for t in kernel.inputs]
     formula = [text for line in kernel.formula.split("\n") for text in wrapped(line, 114, "    ")]
     return ['    """', *formula, "", *types, '    """'] if types else ['    """', *formula, '    """']
 

@@ -58,7 +58,7 @@ def _chosen(args: tuple[Term, ...]) -> Term | None:
         return then if const_value(predicate) else otherwise
     if then.dtype == "bool" and then.head == otherwise.head == "const" and then is not otherwise:
         return predicate if const_value(then) else exact("not", predicate)
-    if (limit := _limit(predicate)) is not None:
+    if (limit := limit_of(predicate)) is not None:
         axis, below, above = limit
         return exact("where", predicate, within(then, axis, *below), within(otherwise, axis, *above))
     return None
@@ -155,7 +155,7 @@ def _multiplied(whole: Index, bound: int) -> tuple[Index, int] | None:
     return Index(atom.index.terms), bound * atom.divisor - atom.index.constant
 
 
-def _limit(predicate: Term) -> tuple[Axis, _Interval, _Interval] | None:
+def limit_of(predicate: Term) -> tuple[Axis, _Interval, _Interval] | None:
     """Where a comparison with an axis holds, and where it does not."""
     if predicate.head not in _ORDER:
         return None

@@ -38,23 +38,27 @@ def seconds(*extents, last_first=False):
     return eqsat.optimize(fn, *matrices(extents), rules=()).cost.seconds
 
 
-def best(extents):
-    """The least seconds of a chain by dynamic programming: a product stored is of two that are, or of three in either order."""
-    count = len(extents) - 1
-    least = {(i, i + 1): 0.0 for i in range(count)}
+def least(count, ways):
+    """The least of a chain, by dynamic programming: `ways` are those of a part, given the least of shorter ones."""
+    found = {(i, i + 1): 0.0 for i in range(count)}
     for length in range(2, count + 1):
         for i in range(count - length + 1):
-            j = i + length
-            inner = range(i + 1, j)
-            two = [least[i, k] + least[k, j] + seconds(extents[i], extents[k], extents[j]) for k in inner]
-            three = [
-                least[i, k] + least[k, m] + least[m, j] + seconds(extents[i], extents[k], extents[m], extents[j], last_first=last)
-                for k in inner
-                for m in range(k + 1, j)
-                for last in (False, True)
-            ]
-            least[i, j] = min(two + three)
-    return least[0, count]
+            found[i, i + length] = min(ways(found, i, i + length))
+    return found[0, count]
+
+
+def best(extents):
+    """The least seconds of a chain: a product stored is of two that are, or of three in either order."""
+
+    def ways(parts, i, j):
+        for k in range(i + 1, j):
+            yield parts[i, k] + parts[k, j] + seconds(extents[i], extents[k], extents[j])
+            for m in range(k + 1, j):
+                for last in (False, True):
+                    three = seconds(extents[i], extents[k], extents[m], extents[j], last_first=last)
+                    yield parts[i, k] + parts[k, m] + parts[m, j] + three
+
+    return least(len(extents) - 1, ways)
 
 
 def chains(count, length, extents):
@@ -63,23 +67,20 @@ def chains(count, length, extents):
 
 
 def fewest(extents):
-    """The fewest operations of a chain, by dynamic programming over where it is split last."""
-    count = len(extents) - 1
-    least = {(i, i + 1): 0 for i in range(count)}
-    for length in range(2, count + 1):
-        for i in range(count - length + 1):
-            j = i + length
-            ways = (least[i, k] + least[k, j] + 2 * extents[i] * extents[k] * extents[j] for k in range(i + 1, j))
-            least[i, j] = min(ways)
-    return least[0, count]
+    """The fewest operations of a chain, over where it is split last."""
+
+    def ways(parts, i, j):
+        return (parts[i, k] + parts[k, j] + 2 * extents[i] * extents[k] * extents[j] for k in range(i + 1, j))
+
+    return least(len(extents) - 1, ways)
 
 
 def check(extents):
     """The order is that of the fewest operations or the least time; fusion and chunks, beside it, leave little to gain."""
-    cost, least = eqsat.optimize(chain, *matrices(extents), time_limit=120.0).cost, best(extents)
-    print(f"{extents}: {cost.flops / fewest(extents):.3f} of the operations, {cost.seconds / least:.3f} of the time")
-    assert cost.flops <= FEW * fewest(extents) or cost.seconds <= SAME * least
-    assert cost.seconds <= CLOSE * least
+    cost, quickest = eqsat.optimize(chain, *matrices(extents), time_limit=120.0).cost, best(extents)
+    print(f"{extents}: {cost.flops / fewest(extents):.3f} of the operations, {cost.seconds / quickest:.3f} of the time")
+    assert cost.flops <= FEW * fewest(extents) or cost.seconds <= SAME * quickest
+    assert cost.seconds <= CLOSE * quickest
 
 
 @pytest.mark.slow
