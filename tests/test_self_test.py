@@ -1,8 +1,9 @@
-"""A saved kernel's file compares itself with JAX when it is run, on its own."""
+"""A saved kernel's file needs Triton alone to be launched, and compares itself with JAX when it is run."""
 
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +11,12 @@ import numpy as np
 import pytest
 
 import eqsat
+from eqsat.lower import lower
 
 pytest.importorskip("triton")
 pytest.importorskip("torch")
+
+from eqsat.backends.triton import emit, interpret  # noqa: E402
 
 x, w = jax.ShapeDtypeStruct((33, 100), "float32"), jax.ShapeDtypeStruct((100, 20), "float32")
 
@@ -43,9 +47,21 @@ PROGRAMS = {
 }
 
 
-def run(path):
+FROM_TORCH = """
+import sys
+sys.modules.update(jax=None, jaxlib=None)
+import torch
+from {0} import launch
+x = torch.randn(33, 100)
+y = torch.empty_like(x)
+launch(x, y)
+torch.testing.assert_close(y, torch.softmax(x, -1))
+"""
+
+
+def run(path, *code):
     environment = {**os.environ, "TRITON_INTERPRET": "1", "JAX_PLATFORMS": "cpu", "PYTHONPATH": ""}
-    return subprocess.run([sys.executable, path], env=environment, cwd=path.parent, capture_output=True, text=True)
+    return subprocess.run([sys.executable, *(code or [path])], env=environment, cwd=path.parent, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("name", [n if n == "softmax" else pytest.param(n, marks=pytest.mark.nightly) for n in PROGRAMS])
@@ -59,6 +75,18 @@ def test_a_saved_kernel_agrees_with_its_reference(name, tmp_path):
         assert "us on h100, bound by " in path.read_text()
         done = run(path)
         assert done.returncode == 0 and done.stdout.endswith("agrees with JAX\n"), done.stderr[-2000:]
+        if name == "softmax":
+            done = run(path, "-c", FROM_TORCH.format(path.stem))
+            assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_a_kernel_takes_no_name_of_its_file():
+    (planned,) = eqsat.optimize(softmax, x).kernels
+    rows = np.random.default_rng(0).standard_normal(x.shape, np.float32)
+    for name in ("tl", "launch", "tensors"):
+        tiles = lower(replace(planned.kernel, name=name), planned.schedule)
+        outputs, _ = interpret.run(emit(tiles), [rows], tiles.outputs)
+        np.testing.assert_allclose(outputs[0], softmax(rows), rtol=1e-5)
 
 
 @pytest.mark.nightly

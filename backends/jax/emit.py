@@ -22,14 +22,13 @@ RESERVED = {"jax", "jnp", "lax", "np", "float", "dot", "rounded"}
 SHORT = {"dot": "dot({0}, {1}, {2}, {3})", "rounded": "rounded({0})"}  # functions of HELPERS
 
 IMPORTS = "import jax.numpy as jnp\nfrom jax import lax  # noqa: F401"
-HELPERS = """def dot(a, b, dimensions, dtype):
+DOT = """def dot(a, b, dimensions, dtype):
     \"\"\"Matrix product in full precision; dimensions: ((summed of a, of b), (shared by a, by b)).\"\"\"
-    return lax.dot_general(a, b, dimensions, precision="highest", preferred_element_type=dtype)
-
-
-def rounded(x):
+    return lax.dot_general(a, b, dimensions, precision="highest", preferred_element_type=dtype)"""
+ROUNDED = """def rounded(x):
     \"\"\"x itself; the comparison keeps compilers from computing a product inside a fused multiply-add.\"\"\"
     return jnp.where(x != x, jnp.nan, x)"""
+HELPERS = f"{DOT}\n\n\n{ROUNDED}"
 
 
 @dataclass(eq=False)
@@ -63,8 +62,11 @@ class Lines(Arrays):
         return self.names.get(tensor, array)  # what is computed on the way has no name of its own
 
 
-def emit_kernel(kernel: Kernel, name: str = "", numerics: str = "exact") -> str:
-    """A function of the kernel's inputs, in order, that returns a tuple of its outputs."""
+def emit_kernel(kernel: Kernel, name: str = "", numerics: str = "exact", alone: bool = False) -> str:
+    """A function of the kernel's inputs, in order, that returns a tuple of its outputs.
+
+    One that stands `alone` imports JAX when it is called, and holds the helpers that it uses.
+    """
     name = name or identifier(kernel.name, ())
     parameters: dict[Tensor, str] = {}
     for tensor in kernel.inputs:
@@ -75,7 +77,8 @@ def emit_kernel(kernel: Kernel, name: str = "", numerics: str = "exact") -> str:
     body, texts = _body(lines.lines, stored, set(parameters.values()))
     outputs = ", ".join(texts) + ("," if len(texts) == 1 else "")
     signature = ", ".join(parameters.values())
-    lines_of_body = [f"    {b}" for b in (*body, f"return ({outputs})")]
+    body.append(f"return ({outputs})")
+    lines_of_body = [f"    {b}" if b else "" for b in (*(_needed_by(body) if alone else ()), *body)]
     return "\n".join([f"def {name}({signature}):", *_docstring(kernel, parameters), *lines_of_body])
 
 
@@ -83,6 +86,14 @@ def emit_module(kernels: Iterable[Kernel], numerics: str = "exact") -> str:
     """A module of functions, one for each kernel, that needs only JAX."""
     functions = "\n\n\n".join(emit_kernel(k, numerics=numerics) for k in kernels)
     return f"{IMPORTS}\n\n\n{HELPERS}\n\n\n{functions}\n"
+
+
+def _needed_by(body: Sequence[str]) -> list[str]:
+    """The imports and helpers, line by line, that a function with this body needs."""
+    helpers = [text for name, text in (("dot(", DOT), ("rounded(", ROUNDED)) if any(name in line for line in body)]
+    imports = {"jnp.": "import jax.numpy as jnp", "lax.": "from jax import lax"}
+    used = [text for name, text in imports.items() if any(name in line for line in (*helpers, *body))]
+    return [*used, *([""] if used else []), *(line for text in helpers for line in (*text.split("\n"), ""))]
 
 
 def identifier(name: str, taken: Iterable[str]) -> str:

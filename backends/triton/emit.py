@@ -35,7 +35,7 @@ from eqsat.tile import (
 from .parts import helper
 from .plan import Plan, guarded_axes, mentioned, mentioned_below, whole_axis
 from .source import COMBINE
-from .text import LINE, bare, file_text, identifier, is_primary, literal, one_argument, operation, primary, shape_text
+from .text import LINE, OWN_NAMES, bare, file_text, identifier, is_primary, literal, one_argument, operation, primary, shape_text
 
 INT32 = 1 << 31
 MIN_DEPTH_OF_BYTES = 32  # least extent of the summed axis in a product of 8-bit matrices
@@ -51,7 +51,8 @@ def emit(program: TileProgram) -> str:
 
 def kernel_name(program: TileProgram) -> str:
     """Name of the kernel function in the emitted file."""
-    return identifier(program.name)
+    name = identifier(program.name)
+    return f"{name}_kernel" if name in OWN_NAMES else name
 
 
 class _Printer:

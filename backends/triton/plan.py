@@ -16,14 +16,14 @@ from eqsat.index import Axis, Index
 from eqsat.scalars import SCALARS
 from eqsat.tile import Carry, Cast, Compute, Const, Dot, Load, Loop, Position, Reduce, Scan, Statement, Store, TileProgram, Value
 
-from .text import identifier
+from .text import OWN_NAMES, identifier
 
 INLINE_OPERATIONS = 3  # scalar operations that one line may hold
 SHORT = 1 << 30  # positions along shorter axes are 32-bit numbers
 
 Place = tuple[int, int]  # number of the body, position in it
 
-RESERVED = (*keyword.kwlist, *keyword.softkwlist, *dir(builtins), "tl", "triton", "libdevice", "launch", "pid", "block", "GRID")
+RESERVED = (*keyword.kwlist, *keyword.softkwlist, *dir(builtins), *OWN_NAMES, "pid", "block")
 
 
 def operands(statement: Statement) -> tuple[Value, ...]:

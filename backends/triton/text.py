@@ -13,6 +13,9 @@ LINE = 118  # characters; a longer call is written with one argument a line
 PROPAGATE = ", propagate_nan=tl.PropagateNan.ALL"  # said of floats alone
 
 
+OWN_NAMES = ("tl", "triton", "libdevice", "launch", "tensors", "range", "float", "GRID")  # of an emitted file
+
+
 def identifier(text: str) -> str:
     """A valid Python name near `text`."""
     text = re.sub(r"\W", "_", text, flags=re.ASCII) or "_"
