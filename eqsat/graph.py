@@ -225,9 +225,9 @@ class Graph:
     def in_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, run in that mode."""
 
-        def run(*args: Any) -> Any:
+        def run(*args: Any, **kwargs: Any) -> Any:
             with self.mode():
-                return function(*args)
+                return function(*args, **kwargs)
 
         return run
 

@@ -200,31 +200,38 @@ class Program:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The outputs for arguments of the structure, shapes and dtypes that the program was made for; uses up donated ones."""
-        call = self._dispatched
-        if call is not None and not traced():
+        failure: Exception | None = None
+        if (call := self._dispatched) is not None:
             try:
-                return call(args, kwargs)
-            except TypeError:
-                self.flat(*args, **kwargs)  # says so where an argument does not fit
-                raise
-        flat = self.flat(*args, **kwargs)
+                return call(*args, **kwargs)
+            except (TypeError, ValueError) as error:  # also where something traces, since JAX takes no compiler options there
+                failure = error
+        flat = self.flat(*args, **kwargs)  # says which argument does not fit
+        if failure is not None and not traced():
+            raise failure
         results = self.run(*flat) if traced() or not self.donated else self._using_up(self.held(flat), *flat)
         return jax.tree_util.tree_unflatten(self.graph.out_tree, results)
 
     @cached_property
-    def _dispatched(self) -> Callable[[tuple[Any, ...], Mapping[str, Any]], Any] | None:
-        """A call as `jax.jit` dispatches it, which looks at arguments once per type; None where a call has more to do."""
+    def _dispatched(self) -> Callable[..., Any] | None:
+        """A call as `jax.jit` dispatches it, in compiled code for types that it has seen; None where a call has more to do.
+
+        What comes before is Python's, and slow: other work drives it out of the processor's cache between two calls.
+        """
         if self.donated or self.function.in_line:
             return None
 
-        def call(held: list[Array], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        def call(held: list[Array], /, *args: Any, **kwargs: Any) -> Any:
             results = program_p.bind(*held, *self._flat(args, kwargs), function=self.function)
             return jax.tree_util.tree_unflatten(self.graph.out_tree, results)
 
-        compiled = jax.jit(call, compiler_options=KEEP_CASTS)
-        run: Callable[..., Any] = partial(compiled, list(self.constants.values()))
-        if self._prepared_tensors:
-            run = lambda args, kwargs: compiled(self._held_by(args, kwargs), args, kwargs)  # noqa: E731
+        if not self._prepared_tensors and not self.constants:
+            run: Callable[..., Any] = jax.jit(partial(call, []), compiler_options=KEEP_CASTS)
+        else:
+            compiled = jax.jit(call, compiler_options=KEEP_CASTS)
+            run = partial(compiled, list(self.constants.values()))
+            if self._prepared_tensors:
+                run = lambda *args, **kwargs: compiled(self._held_by(args, kwargs), *args, **kwargs)  # noqa: E731
         return self.graph.in_mode(run) if self.graph.wide else run
 
     def _held_by(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Array]:

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -58,6 +59,26 @@ def test_it_traces(compiled, arguments):
     x, w, b = arguments
     close(jax.jit(lambda x: compiled(x, w, b)["y"] * 2)(x), layer(*arguments)["y"] * 2)
     close(jax.vmap(compiled, (0, None, None))(jnp.stack([x, x + 1]), w, b)["y"][1], layer(x + 1, w, b)["y"])
+
+
+@pytest.mark.parametrize(
+    "used",
+    [
+        lambda f: jax.jit(lambda x: x * f(2.0 * jnp.ones(3)))(jnp.ones(3)),  # no argument shows that something traces
+        lambda f: jax.grad(lambda x: f(x).sum())(jnp.ones(3)),
+        lambda f: jax.jacfwd(f)(jnp.ones(3)),
+        lambda f: jax.vmap(f)(jnp.ones((2, 3))),
+        lambda f: jax.vmap(lambda y: y * f(jnp.ones(3)))(jnp.ones((2, 3))),
+        lambda f: jax.lax.scan(lambda c, _: (f(c), c), jnp.ones(3), None, length=2),
+    ],
+)
+def test_under_transformations_also_after_a_call(used):
+    x, w = jnp.ones(3), jnp.arange(3.0)
+    for fn, constant, weights in ((lambda x: jnp.sin(x) * x, (), ()), (lambda w, x: jnp.sin(x) * jnp.exp(w), (0,), (w,))):
+        program = program_of(fn, *weights, x, constant=constant)
+        close(program(*weights, x), fn(*weights, x))
+        close(used(partial(program, *weights)), used(partial(fn, *weights)))
+        close(program(*weights, x), fn(*weights, x))
 
 
 @pytest.mark.parametrize(
