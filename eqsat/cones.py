@@ -40,6 +40,15 @@ class Fragment(NamedTuple):
     extras: tuple[tuple[int, float], ...] = ()  # of reductions, by e-node: what they take beside the work of the e-nodes
 
 
+def without_mirrors(rows: Iterable[Row]) -> list[Row]:
+    """The e-nodes of a class but those that only swap operands: they make the same kernels and would displace others."""
+    kept: dict[object, Row] = {}
+    for row in rows:
+        swaps = row.head in SCALARS and SCALARS[row.head].commutative
+        kept.setdefault((row.head, tuple(sorted(row.args)), row.data) if swaps else row, row)
+    return list(kept.values())
+
+
 @dataclass(frozen=True, eq=False)
 class Entity:
     """A class that may be stored: a definition of the region, or a reduction that only the rules made."""

@@ -14,7 +14,7 @@ from itertools import count, permutations
 from math import inf, prod
 
 from eqsat.climbing import Climb, Selection
-from eqsat.cones import Cones, Entity, Fragment
+from eqsat.cones import Cones, Entity, Fragment, without_mirrors
 from eqsat.cost import FREE, OBJECTIVES, UNDER_A_CAP, Cost, price
 from eqsat.devices import Device
 from eqsat.egraph import Row, Saturated
@@ -22,7 +22,6 @@ from eqsat.forms import overwriting
 from eqsat.index import Axis, Index
 from eqsat.notation import Kernel, Stored, Tensor, Term, bound_level, dimension_indices, raised, rebuild, substitute
 from eqsat.regions import Region, computed_inside, loads_in, retarget
-from eqsat.scalars import SCALARS
 from eqsat.schedule import Schedule, power_of_two, schedules
 from eqsat.split import chunk_length, split, splittable
 from eqsat.traversal import positions
@@ -53,19 +52,11 @@ class Candidate:
     schedule: Schedule | None
     rules: frozenset[str]  # rules that made some e-node of it
     constant: bool = False  # depends on constants only: run once, so it costs nothing
+    surcharge: float = 0.0  # what of the price no model predicts: splits must gain more than the model's error
 
     @property
     def fits(self) -> bool:
         return self.price < float("inf")
-
-
-def _without_mirrors(rows: Iterable[Row]) -> list[Row]:
-    """The e-nodes of a class but those that only swap operands: they make the same kernels and would displace others."""
-    kept: dict[object, Row] = {}
-    for row in rows:
-        swaps = row.head in SCALARS and SCALARS[row.head].commutative
-        kept.setdefault((row.head, tuple(sorted(row.args)), row.data) if swaps else row, row)
-    return list(kept.values())
 
 
 def part_names(region: Region) -> Iterator[str]:
@@ -83,7 +74,7 @@ class Pool:
         self.device, self.region = device, region
         self._objective = (OBJECTIVES | UNDER_A_CAP)[objective]
         self.axes = saturated.axes
-        self.classes = {c: _without_mirrors(rows) for c, rows in saturated.classes.items()}
+        self.classes = {c: without_mirrors(rows) for c, rows in saturated.classes.items()}
         self.entities: list[Entity] = []
         self._bypassed = saturated.bypassed
         self._part_names = part_names(region)
@@ -204,7 +195,7 @@ class Pool:
         for t in c.kernel.terms:
             inside.setdefault(t, rebuild(t, tuple(inside[a] for a in t.args)))
         terms = tuple(inside.get(o.term, o.term) for o in outputs)
-        both = self._priced_candidate(produces, self._needs(terms), terms, c.rules | made.rules)
+        both = self._priced_candidate(produces, self._needs(terms), terms, c.rules | made.rules, c.surcharge + made.surcharge)
         return both if both.price < c.price + made.price else None
 
     @property
@@ -256,7 +247,12 @@ class Pool:
         return self._priced_candidate((e,), needs, (_over(e.axes, _term(e.class_id, choice, {})),), rules)
 
     def _priced_candidate(
-        self, produces: tuple[Entity, ...], needs: frozenset[int], terms: tuple[Term, ...], rules: frozenset[str]
+        self,
+        produces: tuple[Entity, ...],
+        needs: frozenset[int],
+        terms: tuple[Term, ...],
+        rules: frozenset[str],
+        surcharge: float = 0.0,
     ) -> Candidate:
         names = _output_names(produces)
         terms = tuple(substitute(t, {a: Index.of(b) for a, b in names.items()}) for t in terms)
@@ -271,8 +267,8 @@ class Pool:
         folded = all(e.constant for e in produces) and all(self._constant_leaf(t) for t in kernel.inputs)
         cost = FREE if folded else cost
         stored = 0 if folded else sum(e.tensor.nbytes for e in produces if e.tensor not in self.region.outputs)
-        value = self._objective(cost, stored, self.device)
-        return Candidate(produces, needs, kernel, cost, value, schedule, rules, folded)
+        value = self._objective(cost, stored, self.device) + surcharge
+        return Candidate(produces, needs, kernel, cost, value, schedule, rules, folded, surcharge)
 
     def _needs(self, terms: Iterable[Term]) -> frozenset[int]:
         read = {tensor for t in terms for tensor in loads_in(t)}
@@ -291,7 +287,7 @@ class Pool:
                 kept = [(e, o.term) for e, o in zip(c.produces, c.kernel.outputs, strict=True) if e.number in wanted]
                 if kept and len(kept) < len(c.produces) and set(c.kernel.axes) <= set(kept[0][0].axes):
                     produces, terms = zip(*kept, strict=True)
-                    less = self._priced_candidate(produces, self._needs(terms), terms, c.rules)
+                    less = self._priced_candidate(produces, self._needs(terms), terms, c.rules, c.surcharge)
                     if less.price <= c.price:
                         result[n], changed = less, True
         return tuple(result)
@@ -393,7 +389,8 @@ class Pool:
             cut = min(cuts, key=lambda cut: sum(stage.price for stage in cut), default=[c])
             price = sum(stage.price for stage in cut)
             if price < SPLIT_PRICE * c.price:
-                cut[0] = replace(cut[0], price=cut[0].price + price * (1 / SPLIT_PRICE - 1))
+                surcharge = price * (1 / SPLIT_PRICE - 1)
+                cut[0] = replace(cut[0], price=cut[0].price + surcharge, surcharge=surcharge)
                 found.append(cut)
         return found
 
@@ -416,7 +413,8 @@ class Pool:
         loads = c.needs.intersection(e.number for e in made.produces)
         if not loads or made.needs.intersection(e.number for e in c.produces) or not (terms := self._inlined(c, made)):
             return None
-        joined = self._priced_candidate(c.produces, self._needs(terms), terms, c.rules | made.rules)
+        rules, surcharge = c.rules | made.rules, c.surcharge + made.surcharge
+        joined = self._priced_candidate(c.produces, self._needs(terms), terms, rules, surcharge)
         return joined if joined.price < c.price + made.price else None
 
     def _inlined(self, c: Candidate, made: Candidate) -> tuple[Term, ...]:

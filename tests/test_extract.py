@@ -321,6 +321,20 @@ def test_what_is_stored_on_the_way_is_stored_over_its_own_axis(engine, named, fo
     assert [c.produces for c in pool._with_interior([whole, alone], {91})] == [(square, rows)] * found
 
 
+def test_a_kernel_in_chunks_stays_surcharged_with_another_inside(engine):
+    """Else joining would seem to gain what a split must gain beyond the model's error."""
+    specs = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((16, 512), (512, 2048), (2048, 512))]
+    reading = read(Graph.from_jax(lambda x, w, v: jax.nn.relu(x @ w) @ v, *specs))
+    steps, renamed = kept_steps(reading.steps, reading.outputs)
+    region = local(cut(steps, tuple(renamed.get(t, t) for t in reading.outputs), frozenset())[0])
+    pool = Pool(engine.saturate(region), region, device("h100"))
+    candidates = pool.candidates()
+    pairs = [(c, made) for c in candidates if c.surcharge for made in candidates if c.needs & {e.number for e in made.produces}]
+    joined = [(whole, c) for c, made in pairs for whole in pool.joined([c, made])]
+    assert joined
+    assert all(whole.surcharge == c.surcharge == pytest.approx(whole.price - whole.cost.seconds) for whole, c in joined)
+
+
 # --- the same input, the same output ------------------------------------------------------------------------------------
 
 TEXTS = """
