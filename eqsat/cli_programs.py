@@ -65,7 +65,7 @@ def optimize(
 ) -> None:
     """Optimise a function and print the report."""
     program = search.optimize(talk)
-    talk.show(program.report() if not as_json else "", lambda: facts_of_program(program), as_json)
+    talk.show(program.report(seconds=True) if not as_json else "", lambda: facts_of_program(program), as_json)
     if validate:
         with talk.phase("validating"):
             result = program.validate()
@@ -196,7 +196,8 @@ def facts_of_program(program: Program) -> dict[str, Any]:
         "rules": [{"name": r.name, "tier": r.tier, "law": r.law} for r in used],
         "calls": [{"operation": c.name, "reason": c.reason} for c in program.calls],
         "search": list(map(str, notes.get("search", ()))),
-        "gap": notes.get("gap"),
+        "objective": program.request.objective if program.request else None,
+        **{name: notes.get(name) for name in ("gap", "price", "bound", "search_seconds")},
     }
 
 

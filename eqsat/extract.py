@@ -50,7 +50,12 @@ class Choice:
     @property
     def gap(self) -> float:
         """Relative distance to the bound; 0 is proved to be optimal."""
-        return max(0.0, 1 - self.bound / self.price) if self.price > 0 else 0.0
+        return gap_of(self.price, self.bound)
+
+
+def gap_of(price: float, bound: float) -> float:
+    """Relative distance of a price to the least that it might be."""
+    return max(0.0, 1 - bound / price) if price > 0 else 0.0
 
 
 def in_order(candidates: Sequence[Candidate]) -> tuple[Candidate, ...] | None:

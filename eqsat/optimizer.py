@@ -16,7 +16,7 @@ from eqsat.cache import Cache, cache_of, key_of
 from eqsat.cost import FREE, OBJECTIVES, UNDER_A_CAP, Cost
 from eqsat.devices import Device, device
 from eqsat.egraph import Budget, Engine, Saturated, engine_for
-from eqsat.extract import PROVED, Choice, in_order, searched
+from eqsat.extract import PROVED, Choice, gap_of, in_order, searched
 from eqsat.graph import Graph
 from eqsat.hoisting import hoisted
 from eqsat.kernels import Candidate, Pool, Prices
@@ -114,6 +114,7 @@ def optimize(
         tiers={r.name: r.tier for r in admitted},
         search=tuple(plan.summary for plan in search.plans.values()),
         gap=max((plan.gap for plan in search.plans.values()), default=0.0),
+        search_seconds=time.perf_counter() - start,
     )
     after, before = program.cost, program.baseline
     log.info("planned %d launches, %.1f us predicted, %.1f us before", after.launches, after.seconds * 1e6, before.seconds * 1e6)
@@ -137,28 +138,36 @@ def _planned(graph: Graph, search: Search, numerics: str, constants: Sequence[in
     log.info("read %s: %d equations, %d tensors, %d parts", graph.name, len(graph.equations), len(reading.steps), len(parts))
     bodies = {body: _planned(body, search, numerics, None) for e in graph.equations for body in e.bodies}
     planned: list[PlannedKernel | Call] = []
+    plans: list[RegionPlan] = []
     for number, part in enumerate(parts, 1):
         if isinstance(part, Call):
             planned.append(replace(part, programs=tuple(bodies[body] for body in part.eqn.bodies)))
         else:
             searched = len(search.plans)
-            planned.extend(replace(k, numerics=numerics) for k in search.plan(part))
+            plans.append(search.plan(part))
+            planned.extend(replace(k, numerics=numerics) for k in plans[-1].instance(part))
             if len(search.plans) > searched:
                 seconds = sum(p.cost.seconds for p in planned if isinstance(p, PlannedKernel))
                 log.info("%s: part %d of %d planned, %.1f us so far", graph.name, number, len(parts), seconds * 1e6)
     loops = [p for p in planned if isinstance(p, Call) and p.programs]
-    opaque = sum((called(p, search.card) for p in planned if isinstance(p, Call) and p.opaque), FREE)
     before, after = baseline(reading, search.card), sum((p.cost for p in planned if isinstance(p, PlannedKernel)), FREE)
     for loop in loops:
         before += looped(loop.eqn, [p.baseline for p in loop.programs])
         after += looped(loop.eqn, [p.cost for p in loop.programs])
-        opaque += looped(loop.eqn, [replace(FREE, seconds=p.notes["opaque_seconds"]) for p in loop.programs])
+    totals = {
+        "opaque_seconds": sum(called(p, search.card).seconds for p in planned if isinstance(p, Call) and p.opaque),
+        "price": sum(plan.price for plan in plans),
+        "bound": sum(plan.bound for plan in plans),
+    }
+    for name in totals:
+        inside = (looped(loop.eqn, [replace(FREE, seconds=p.notes[name]) for p in loop.programs]) for loop in loops)
+        totals[name] += sum(cost.seconds for cost in inside)
     notes = {
         "peak_nbytes_before": _peak_before(reading, bodies),
         "equations": len(graph.equations) + sum(p.notes["equations"] for p in bodies.values()),
         "views": reading.views + sum(p.notes["views"] for p in bodies.values()),
         "opaque": reading.opaque + sum(p.notes["opaque"] for p in bodies.values()),
-        "opaque_seconds": opaque.seconds,
+        **totals,
         "loops": len(loops) + sum(p.notes["loops"] for p in bodies.values()),
         "regions": sum(isinstance(p, Region) for p in parts) + sum(p.notes["regions"] for p in bodies.values()),
     }
@@ -221,9 +230,32 @@ class RegionPlan:
 
     region: Region
     kernels: tuple[Candidate, ...]
-    gap: float
+    price: float  # of all kernels, as the objective has it
+    bound: float  # no choice among the candidates has a lower price
     summary: str
     complete: bool = True  # False if the clock ended the search
+
+    @property
+    def gap(self) -> float:
+        """Relative distance to the bound; 0 is proved to be optimal."""
+        return gap_of(self.price, self.bound)
+
+    def instance(self, region: Region) -> list[PlannedKernel]:
+        """The kernels bound to the tensors of a region of this structure."""
+        actual: dict[str, Tensor] = {}
+        for mine, theirs in zip(
+            (*self.region.inputs, *self.region.definitions), (*region.inputs, *region.definitions), strict=True
+        ):
+            actual[mine.name] = theirs
+        planned = []
+        for c in self.kernels:
+            for o in c.kernel.outputs:
+                actual.setdefault(o.name, Tensor(f"{region.definitions[-1].name}_{o.name}", o.shape, o.dtype))
+            inputs = tuple(actual[t.name] for t in c.kernel.inputs)
+            outputs = tuple(actual[o.name] for o in c.kernel.outputs)
+            assert c.schedule is not None or c.constant
+            planned.append(PlannedKernel(c.kernel, c.schedule, c.cost, inputs, outputs, c.constant))
+        return planned
 
     @property
     def rules(self) -> tuple[str, ...]:
@@ -277,13 +309,13 @@ class Search:
         self.plans: dict[Hashable, RegionPlan] = {}
         self._names: dict[str, int] = {}
 
-    def plan(self, region: Region) -> list[PlannedKernel]:
-        """Planned kernels over the region's own tensors."""
+    def plan(self, region: Region) -> RegionPlan:
+        """The plan of all regions of one structure."""
         own = local(region)
         key = own.key
         if key not in self.plans:
             self.plans[key] = self.recalled(own)
-        return self._instance(self.plans[key], region)
+        return self.plans[key]
 
     def recalled(self, region: Region) -> RegionPlan:
         """The plan of a region in canonical form, from the cache or new, which the cache then has."""
@@ -300,7 +332,7 @@ class Search:
                 self.cache.drop(key)
         plan = self._optimise(region)
         if plan.complete:
-            facts = {"gap": plan.gap, "summary": plan.summary}
+            facts = {"price": plan.price, "bound": plan.bound, "summary": plan.summary}
             self.cache.put(key, plan_codec.encode(region, plan.kernels, facts))
         return plan
 
@@ -325,7 +357,7 @@ class Search:
         for candidate in kernels:
             log.debug("  chose %s, %.2f us: %s", candidate.kernel.name, candidate.cost.seconds * 1e6, candidate.schedule)
         complete = not found.saturated.stopped.startswith("time")
-        return RegionPlan(region, self._named(kernels), found.choice.gap, found.summary, complete)
+        return RegionPlan(region, self._named(kernels), found.choice.price, found.choice.bound, found.summary, complete)
 
     def _unoptimised(self, region: Region, summary: str) -> RegionPlan:
         kernels = []
@@ -333,7 +365,7 @@ class Search:
             original = kernel_of(_over_leaves(stored), self.card, region.exact)
             cost, schedule = original.cost, original.schedule
             kernels.append(Candidate((), frozenset(), original.kernel, cost, cost.seconds, schedule, frozenset()))
-        return RegionPlan(region, self._named(tuple(kernels)), 1.0, summary, complete=False)
+        return RegionPlan(region, self._named(tuple(kernels)), sum(c.price for c in kernels), 0.0, summary, complete=False)
 
     def _named(self, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
         """Kernels with names that are unique in the program and leaf tensors only."""
@@ -348,23 +380,6 @@ class Search:
             name = c.kernel.name if count == 1 else f"{c.kernel.name}_{count}"
             named.append(replace(c, kernel=replace(c.kernel, name=name, outputs=outputs)))
         return tuple(named)
-
-    def _instance(self, plan: RegionPlan, region: Region) -> list[PlannedKernel]:
-        """The plan's kernels bound to this region's tensors."""
-        actual: dict[str, Tensor] = {}
-        for mine, theirs in zip(
-            (*plan.region.inputs, *plan.region.definitions), (*region.inputs, *region.definitions), strict=True
-        ):
-            actual[mine.name] = theirs
-        planned = []
-        for c in plan.kernels:
-            for o in c.kernel.outputs:
-                actual.setdefault(o.name, Tensor(f"{region.definitions[-1].name}_{o.name}", o.shape, o.dtype))
-            inputs = tuple(actual[t.name] for t in c.kernel.inputs)
-            outputs = tuple(actual[o.name] for o in c.kernel.outputs)
-            assert c.schedule is not None or c.constant
-            planned.append(PlannedKernel(c.kernel, c.schedule, c.cost, inputs, outputs, c.constant))
-        return planned
 
 
 def _over_leaves(stored: Stored) -> Stored:

@@ -391,11 +391,14 @@ class Program:
 
     # --- looking
 
-    def report(self) -> str:
-        """What changed, and each kernel with its formula, cost and bound, as text."""
+    def report(self, *, seconds: bool = False) -> str:
+        """What changed, and each kernel with its formula, cost and bound, as text.
+
+        seconds: say too how long the search took, the one thing that differs from run to run.
+        """
         from eqsat.report import report
 
-        return report(self)
+        return report(self, seconds)
 
     def __str__(self) -> str:
         return self.report()

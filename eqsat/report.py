@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from eqsat import control
 from eqsat.devices import device
+from eqsat.extract import PROVED, gap_of
 from eqsat.forms import has_no_order
 from eqsat.formula import type_of, wrapped
 from eqsat.program import PlannedKernel
@@ -21,9 +22,9 @@ WIDTH = 110
 MIN_GAIN = 1.05  # below this a ratio is called "the same"
 
 
-def report(program: Program) -> str:
-    """The whole report."""
-    parts = [_heading(program), _summary(program), _changes(program), _table(program)]
+def report(program: Program, seconds: bool = False) -> str:
+    """The whole report, with the seconds of the search if asked for."""
+    parts = [_heading(program), _summary(program), _changes(program, seconds), _table(program)]
     parts += [_kernel(program, k) for k in program.kernels]
     return "\n\n".join(p for p in parts if p) + "\n"
 
@@ -55,7 +56,7 @@ def _ratio(before: float, after: float, better: str, worse: str) -> str:
     return f"{before / after:.1f}x {better}" if before > after else f"{after / before:.1f}x {worse}"
 
 
-def _changes(program: Program) -> str:
+def _changes(program: Program, seconds: bool) -> str:
     notes = program.notes
     rows: list[tuple[str, str]] = []
     if "equations" in notes:
@@ -72,6 +73,10 @@ def _changes(program: Program) -> str:
     if notes.get("regions", 0) > 1 and "distinct_regions" in notes:
         rows.append(("regions", f"{notes['regions']}, of which {notes['distinct_regions']} differ and were optimised"))
     rows += [("search", line) for line in _at_most(notes.get("search", ()), 6)]
+    if "bound" in notes:
+        rows.append(("optimality", _optimality(program)))
+    if seconds and "search_seconds" in notes:
+        rows.append(("searched for", f"{notes['search_seconds']:.2f} s"))
     tiers = notes.get("tiers", {})
     rules = [f"{r} ({tiers[r]})" if r in tiers else str(r) for r in notes.get("rules", ())]
     rows.append(("rules used", ", ".join(rules) or "none"))
@@ -86,6 +91,15 @@ def _changes(program: Program) -> str:
     if constant:
         rows.append(("computed once", f"{constant} step{'s' * (constant > 1)} that depend on constants only"))
     return "\n".join(line for label, text in rows for line in _labelled(label, text))
+
+
+def _optimality(program: Program) -> str:
+    """What the objective minimises, and its bound, in its unit; split kernels are surcharged there."""
+    price, bound, worst = (program.notes.get(name, 0.0) for name in ("price", "bound", "gap"))
+    timed = program.request is None or program.request.objective == "time"
+    paid, least = (time(value) if timed else f"{value:.4g}" for value in (price, bound))
+    proved = "no choice among the kernels met costs less"
+    return f"price {paid}, bound {least}: {proved if worst < PROVED else f'a gap of {gap_of(price, bound):.1%}'}"
 
 
 def loop_text(loop: Call) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -103,6 +104,7 @@ def test_optimize_prints_the_report_and_writes_kernels(tmp_path, capsys):
     assert main(["optimize", *SOFTMAX, "--target", "a100", "--validate", "-o", str(tmp_path / "out")]) == 0
     captured = capsys.readouterr()
     assert captured.out.startswith("softmax on a100, numerics reassociate\n") and captured.err == ""
+    assert re.search(r"\nsearched for    \d+\.\d\d s\n", captured.out)
     assert {"program.py", "report.txt", "plan.json"} <= {p.name for p in (tmp_path / "out").iterdir()}
 
 
@@ -118,6 +120,8 @@ def test_json_says_what_the_report_says(capsys):
     facts = json.loads(capsys.readouterr().out)
     assert (facts["name"], facts["target"], facts["after"]["launches"]) == ("softmax", "h100", len(facts["kernels"]))
     assert facts["kernels"][0]["writes"] and "softmax" in facts["kernels"][0]["formula"]
+    assert facts["objective"] == "time" and facts["price"] == pytest.approx(facts["after"]["seconds"])
+    assert facts["bound"] == facts["price"] and facts["gap"] == 0 and 0 < facts["search_seconds"] < 600
 
 
 def test_quiet_prints_nothing_and_verbose_names_the_phases(capsys):

@@ -5,7 +5,7 @@ import os
 import random
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from types import SimpleNamespace
 
@@ -333,6 +333,26 @@ def test_a_kernel_in_chunks_stays_surcharged_with_another_inside(engine):
     joined = [(whole, c) for c, made in pairs for whole in pool.joined([c, made])]
     assert joined
     assert all(whole.surcharge == c.surcharge == pytest.approx(whole.price - whole.cost.seconds) for whole, c in joined)
+
+
+def test_the_report_says_what_no_choice_costs_less_than(monkeypatch):
+    """A loop counts its trips; a bound that proves nothing is a gap."""
+    x = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+
+    def program():
+        return eqsat.optimize(lambda x: jax.lax.fori_loop(0, 5, lambda _, y: jnp.tanh(y @ y), x), x, cache=False)
+
+    proved = program()
+    assert proved.notes["price"] == proved.notes["bound"] == pytest.approx(proved.cost.seconds)
+    price = f"{proved.cost.seconds * 1e6:.1f} us"
+    assert f"price {price}, bound {price}: no choice among the kernels met costs less\n" in proved.report()
+    monkeypatch.setattr("eqsat.optimizer.searched", halved)
+    assert f"price {price}, bound {proved.cost.seconds * 5e5:.1f} us: a gap of 50.0%\n" in program().report()
+
+
+def halved(pool):
+    candidates, choice = searched(pool)
+    return candidates, replace(choice, bound=choice.bound / 2)
 
 
 # --- the same input, the same output ------------------------------------------------------------------------------------
