@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from eqsat.index import Axis, Index, Quotient, Remainder
 from eqsat.notation import Term, rebuild, reduce, substitute
-from eqsat.scans import running
+from eqsat.scans import restarting, running
 
 
 def breakpoints(terms: Iterable[Term]) -> dict[Axis, set[int]]:
@@ -19,11 +19,15 @@ def breakpoints(terms: Iterable[Term]) -> dict[Axis, set[int]]:
     return breaks
 
 
-def digits_of(breaks: dict[Axis, set[int]]) -> dict[Axis, tuple[Axis, ...]]:
-    """The digits of each axis that its breakpoints split, outermost first; breakpoints must divide one another."""
+def digits_of(breaks: dict[Axis, set[int]], padded: Container[Axis] = ()) -> dict[Axis, tuple[Axis, ...]]:
+    """The digits of each axis that its breakpoints split, outermost first; breakpoints must divide one another.
+
+    They must divide the extent, too, but of axes that are `padded`, whose digits count a little further.
+    """
     digits: dict[Axis, tuple[Axis, ...]] = {}
     for axis, found in breaks.items():
-        marks = [1, *sorted(b for b in found if 1 < b < axis.extent), axis.extent]
+        marks = [1, *sorted(b for b in found if 1 < b < axis.extent)]
+        marks.append(-(-axis.extent // marks[-1]) * marks[-1] if axis in padded else axis.extent)
         steps = list(zip(marks, marks[1:], strict=False))
         if len(steps) > 1 and not any(b % a for a, b in steps):
             digits[axis] = tuple(Axis(f"{axis.name}.{m}", n // m) for m, n in reversed(steps))
@@ -72,4 +76,4 @@ def folded_by_digits(term: Term, breaks: dict[Axis, set[int]]) -> Term:
 
 
 def _folds_in_any_order(term: Term) -> bool:
-    return term.head == "reduce" and term.data[0] != "prod" and running(term) is None
+    return term.head == "reduce" and term.data[0] != "prod" and running(term) is None and restarting(term) is None

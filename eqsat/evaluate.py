@@ -27,7 +27,7 @@ from eqsat.maxima import replaceable
 from eqsat.notation import Stored, Tensor, Term, const_value, reduce, substitute
 from eqsat.online import only_scales, spelled
 from eqsat.scalars import DTYPES, REDUCTIONS, SCALARS, is_float, is_integer
-from eqsat.scans import Running, running
+from eqsat.scans import Running, restarting, running
 from eqsat.ways import Way, otherwise, placed
 
 
@@ -68,7 +68,8 @@ def evaluate_all(
 
 def _over_digits(run: Evaluator, term: Term, axes: tuple[Axis, ...], breaks: dict[Axis, set[int]]) -> Array:
     """Evaluate over the digits of axes that occur under // and %, so that what varies with one digit is as small as that."""
-    digits = digits_of({a: breaks[a] for a in axes if a in breaks})
+    anew = {found[0] for t in term.walk() if (found := restarting(t)) is not None}
+    digits = digits_of({a: breaks[a] for a in axes if a in breaks}, padded=anew)
     spelled = {a: number_of(ds) for a, ds in digits.items()}
     term = substitute(term, spelled)
     run.replaceable |= {substitute(t, spelled) for t in run.replaceable if digits.keys() & t.axes}
@@ -77,7 +78,11 @@ def _over_digits(run: Evaluator, term: Term, axes: tuple[Axis, ...], breaks: dic
     array = run.over(term, spread)
     if product_rounds(term):
         array = run.ops.apply("rounded", array)
-    return run.ops.apply("reshape", array, shape_of(axes)) if digits else array
+    if not digits:
+        return array
+    padded = tuple(prod(shape_of(digits.get(a, (a,)))) for a in axes)
+    array, shape = run.ops.apply("reshape", array, padded), shape_of(axes)
+    return array if padded == shape else run.ops.apply("slice", array, (0,) * len(axes), shape, (1,) * len(axes))
 
 
 class Evaluator:

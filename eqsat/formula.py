@@ -7,7 +7,7 @@ import textwrap
 from collections import Counter
 
 from eqsat.index import Index
-from eqsat.notation import Kernel, Tensor, Term, const_value, dimension_indices, load, rebuild
+from eqsat.notation import Kernel, Tensor, Term, Window, const_value, dimension_indices, load, rebuild
 from eqsat.online import ONLINE
 from eqsat.scalars import DTYPES, SCALARS
 
@@ -32,7 +32,8 @@ def named_formula(kernel: Kernel) -> str:
                 f"{name}[{', '.join(map(str, axes))}] = {_bare(formula(new))}" if axes else f"{name} = {_bare(formula(new))}"
             )
     for o in kernel.outputs:
-        indices = ", ".join(map(str, dimension_indices(o.shape, o.axes)))
+        places = o.places if isinstance(o, Window) else dimension_indices(o.shape, o.axes)
+        indices = ", ".join(map(str, places))
         lines.append(f"{o.name}[{indices}] = {_bare(formula(short[o.term]))}")
     return "\n".join(lines)
 

@@ -77,9 +77,10 @@ class _Machine:
 
     def start(self, output: Tensor) -> Array:
         """What an output holds before the program runs."""
-        if not isinstance(output, Window):
-            return poison(output.shape, output.dtype)
-        return np.zeros(output.shape, output.dtype) if output.base is None else self.memory[output.base].copy()
+        if isinstance(output, Window) and output.base is not None:
+            return self.memory[output.base].copy()
+        zeroed = isinstance(output, Window) and output.zeroed
+        return np.zeros(output.shape, output.dtype) if zeroed else poison(output.shape, output.dtype)
 
     # --- blocks ---
 

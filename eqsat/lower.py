@@ -61,9 +61,9 @@ def _header(kernel: Kernel, tiling: Tiling) -> tuple[str, ...]:
 
 def _described(output: Stored) -> str:
     text = f"out {output.name}: {output.dtype}[{','.join(map(str, output.shape))}]"
-    if not isinstance(output, Window):
-        return text
-    return f"{text}, in the buffer of {output.base.name}" if output.base is not None else f"{text}, zeros to begin with"
+    if isinstance(output, Window) and output.base is not None:
+        return f"{text}, in the buffer of {output.base.name}"
+    return f"{text}, zeros to begin with" if isinstance(output, Window) and output.zeroed else text
 
 
 class _Held(Term):

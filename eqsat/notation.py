@@ -81,6 +81,7 @@ class Window(Stored):
 
     One place per dimension; a Dynamic atom stands for the operand with its slot number. Places outside of the tensor are not
     written. Where it `adds`, the term is added to what is there, also several times in one place; without a base that is zeros.
+    Where it does not add, and has no base, its places are all of the tensor.
     """
 
     base: Tensor | None
@@ -93,10 +94,15 @@ class Window(Stored):
         return (self.term, *self.operands)
 
     @property
+    def zeroed(self) -> bool:
+        """True if it must be zeros before it is written."""
+        return self.adds and self.base is None
+
+    @property
     def written_nbytes(self) -> int:
         """With what adding reads, and the zeros."""
         own = prod(a.extent for a in self.axes) * element_nbytes(self.dtype)
-        return own * (1 + self.adds) + (self.nbytes if self.base is None else 0)
+        return own * 2 + self.nbytes * self.zeroed if self.adds else min(own, self.nbytes)
 
 
 def output_axes(shape: Iterable[int]) -> tuple[Axis, ...]:

@@ -3,18 +3,22 @@
 ``sum[r](where(r <= x, a[r], 0))`` is the cumulative sum of `a` at x. The language has no other word for it, so that every law of
 sums and masks holds for it, and a causal mean or a product with a triangle of ones is a scan as well. A kernel's terms
 take the form `notation.scan` when it is priced and lowered, and evaluation runs it as one.
+
+``sum[r](where(r <= x%n, a[x//n*n + r], 0))`` starts anew every n positions. A kernel with one runs over chunks of n positions,
+and over the positions in a chunk: what a scan that is split over programs becomes (see `eqsat.split`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from eqsat.index import Axis, Index
+from eqsat.index import Axis, Index, Remainder
 from eqsat.limits import Limits, is_identity, positions_where
-from eqsat.notation import Kernel, Term, rebuild, scan, substitute
+from eqsat.notation import Kernel, Stored, Term, Window, dimension_indices, rebuild, scan, substitute
 
 SCANS = ("sum", "prod", "max", "min")
 COMPARISONS = ("le", "ge", "lt", "gt")
+CHUNK = "chunk"  # the axis of chunks
 
 
 @dataclass(frozen=True)
@@ -43,8 +47,51 @@ def running(term: Term) -> Running | None:
     return None
 
 
+def restarting(term: Term) -> tuple[Axis, int] | None:
+    """The axis along which a running fold starts anew, and after how many positions; None if it is none that does."""
+    if term.head != "reduce" or term.args[0].head != "where" or term.args[0].args[0].head not in COMPARISONS:
+        return None
+    length = term.data[1].extent
+    for side in term.args[0].args[0].args:
+        for atom, _ in side.data.terms if side.head == "pos" else ():
+            if isinstance(atom, Remainder) and atom.divisor == length and len(atom.index.axes) == 1:
+                (axis,) = atom.index.axes
+                try:
+                    inside = running(substitute(term, {axis: Index.of(chunks(axis, length)) * length + Axis(axis.name, length)}))
+                except ValueError:  # one of them is bound inside
+                    continue
+                if inside is not None and inside.axis == Axis(axis.name, length):
+                    return axis, length
+    return None
+
+
+def chunks(axis: Axis, length: int) -> Axis:
+    """The axis of the chunks of so many positions; the last one may be shorter."""
+    return Axis(CHUNK, -(-axis.extent // length))
+
+
+def chunked(kernel: Kernel) -> Kernel:
+    """The kernel over chunks and the positions in them, if it has running folds that start anew; else the same one."""
+    found = {r for t in kernel.terms if (r := restarting(t)) is not None and r[0] in kernel.axes}
+    if len(found) != 1 or CHUNK in {a.name for a in kernel.axes}:
+        return kernel
+    ((axis, length),) = found
+    inside, chunk = Axis(axis.name, length), chunks(axis, length)
+    place = {axis: Index.of(chunk) * length + inside}
+
+    def over(o: Stored) -> Stored:
+        if axis not in o.axes:
+            return o
+        axes = tuple(b for a in o.axes for b in ((chunk, inside) if a == axis else (a,)))
+        places = tuple(i.substitute(place) for i in dimension_indices(o.shape, o.axes))
+        return Window(o.name, o.shape, o.dtype, substitute(o.term, place), axes, None, places, ())
+
+    return replace(kernel, outputs=tuple(map(over, kernel.outputs)))
+
+
 def scanned(kernel: Kernel) -> Kernel:
     """The kernel with scans for running folds; the same one if it has none."""
+    kernel = chunked(kernel)
     found = {t: r for t in kernel.terms if (r := running(t)) is not None}
     if not found:
         return kernel

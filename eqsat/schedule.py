@@ -232,7 +232,7 @@ def _reducing(work: Work) -> dict[Axis, list[Option]]:
 
 def _scanning(work: Work) -> dict[Axis, list[Option]]:
     """A scanned axis is held whole, or goes on from tile to tile; the rows beside it are spread over programs."""
-    near = next((a for a in work.contiguous_axes if a in work.kernel.axes), None)
+    near = next((a for a in work.nearest_axes if a in work.kernel.axes), None)
     by_rows = near in work.scans
     options: dict[Axis, list[Option]] = {}
     for axis in work.axes:

@@ -4,6 +4,9 @@ A reduction over k becomes one over chunks of reductions inside a chunk, with k 
 maximum and a sum relative to it for each chunk; combining those is an online sum again, of the sums, weighted by the maxima:
 the split of FlashDecoding, of split-K products and of two-stage sums. So it is with the places of extremes and with squared
 deviations. What a reduction over k waits for is split before it.
+
+A running fold is that inside its own chunk, on top of the folds of the chunks before (as Merrill and Grimshaw's three kernels
+for a scan, 2009, with the second inside the third): all of the axis is read twice, and by many programs.
 """
 
 from __future__ import annotations
@@ -12,13 +15,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf
 
+from eqsat.digits import breakpoints, digits_of
 from eqsat.index import Axis, Index
 from eqsat.notation import Kernel, Stored, Term, cast, const, load, online, pos, rebuild, reduce, scalar, substitute
 from eqsat.online import ONLINE
 from eqsat.regions import zero_outside
 from eqsat.scalars import DTYPES, REDUCTIONS
+from eqsat.scans import Running, chunks, running
 
-CHUNK = "chunk"
 LEAST_LENGTH = 256  # positions that are worth a program of their own
 ROUND = 128  # chunks are multiples of this, so that tiles divide them
 
@@ -71,10 +75,14 @@ def split(kernel: Kernel, axis: Axis, length: int, names: Iterator[str]) -> Spli
     memo: dict[Term, Term] = {}
     for t in kernel.terms:
         memo[t] = new[t] if t in new else rebuild(t, tuple(memo[a] for a in t.args))
+    terms = tuple(memo[o.term] for o in kernel.outputs)
+    along = {r.axis for t in ready if (r := running(t)) is not None}
+    if len(along) > 1 or not along <= digits_of(breakpoints(terms), padded=along).keys():  # which something else cuts already
+        return None
     parts = tuple(sorted(cutting.parts.values(), key=lambda p: -len(p.axes)))
     if any(not set(p.axes) <= set(parts[0].axes) for p in parts):
         return None
-    return Split(parts, tuple(memo[o.term] for o in kernel.outputs))
+    return Split(parts, terms)
 
 
 @dataclass
@@ -88,13 +96,15 @@ class _Cutting:
     parts: dict[Term, Stored] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.chunk = Axis(CHUNK, -(-self.axis.extent // self.length))
+        self.chunk = chunks(self.axis, self.length)
         self.inner = Axis(self.axis.name, self.length)
         self.place = Index.of(self.chunk) * self.length + self.inner
         self.over = Axis("r0", self.chunk.extent)  # a load binds nothing, so the lowest name captures nothing
 
     def of(self, term: Term) -> Term:
         """A reduction as the combination of its parts."""
+        if (found := running(term)) is not None:
+            return self._running(found)
         name, inside = term.data[0], tuple(substitute(a, {self.axis: self.place}) for a in term.args)
         if term.head == "reduce":
             return reduce(name, self.over, self._part(reduce(name, self.inner, self._filled(name, inside[0]))))
@@ -111,6 +121,19 @@ class _Cutting:
             nothing = scalar("eq", leader, const(-inf, s.dtype))  # a chunk that is masked altogether adds nothing
             own = scalar("where", nothing, const(0, v.dtype), own)
         return online(self.over, cast(weight, self._part(leader)), self._part(own), weight, name)
+
+    def _running(self, r: Running) -> Term:
+        """A running fold as that inside a chunk, on top of the chunks before it, or after it if it runs backwards."""
+        own, place = Index.of(r.axis) // self.length, Index.of(r.axis) % self.length
+        identity = const(REDUCTIONS[r.name].identity(r.arg.dtype), r.arg.dtype)
+        filled = self._filled(r.name, substitute(r.arg, {r.bound: self.place}))
+        part = self._part(reduce(r.name, self.inner, filled))
+        compare = ("gt", "ge") if r.reverse else ("lt", "le")
+        before = scalar(compare[0], pos(Index.of(self.over), "int32"), pos(own, "int32"))
+        here = scalar(compare[1], pos(Index.of(self.inner), "int32"), pos(place, "int32"))
+        body = filled if r.reverse else substitute(r.arg, {r.bound: self.place})  # forwards nothing lies beyond the end
+        inside = reduce(r.name, self.inner, scalar("where", here, substitute(body, {self.chunk: own}), identity))
+        return scalar(REDUCTIONS[r.name].combine, reduce(r.name, self.over, scalar("where", before, part, identity)), inside)
 
     def _filled(self, name: str, body: Term) -> Term:
         """The body with the reduction's identity beyond the end of the axis."""

@@ -249,7 +249,7 @@ class TileProgram:
     @property
     def zeroed(self) -> tuple[int, ...]:
         """The numbers of outputs that must be zeros before it runs."""
-        return tuple(n for n, o in enumerate(self.outputs) if isinstance(o, Window) and o.base is None)
+        return tuple(n for n, o in enumerate(self.outputs) if isinstance(o, Window) and o.zeroed)
 
     def tile_of(self, axis: Axis) -> TileAxis:
         return next(t for t in self.axes if t.axis == axis)

@@ -151,25 +151,29 @@ class Work:
         """For each load, the axis along which neighbouring elements lie, most frequent first."""
         count: dict[Axis, int] = defaultdict(int)
         for t in self.kernel.terms:
-            if t.head == "load" and t.indices:
-                for atom, coefficient in t.indices[-1].terms:
-                    if isinstance(atom, Axis) and coefficient == 1:
-                        count[atom] += 1
+            if t.head == "load":
+                for axis in _neighbours(t):
+                    count[axis] += 1
         return sorted(count, key=lambda a: (-count[a], a))
 
     @cached_property
-    def contiguous(self) -> Axis | None:
-        """The axis to traverse fastest: a reduced one if about as much is loaded along it as along any, else the most frequent.
+    def nearest_axes(self) -> list[Axis]:
+        """Those of the contiguous axes along which about as much is loaded as along any.
 
         What is small does not decide: a matrix whose columns are summed lies along them, however its factors' vector lies.
         """
         largest = max((self._nbytes_along(a) for a in self.contiguous_axes), default=0)
-        found = [a for a in self.contiguous_axes if 2 * self._nbytes_along(a) >= largest]
+        return [a for a in self.contiguous_axes if 2 * self._nbytes_along(a) >= largest]
+
+    @cached_property
+    def contiguous(self) -> Axis | None:
+        """The axis to traverse fastest: a reduced one if it is among the nearest, else the most frequent of those."""
+        found = self.nearest_axes
         return next((a for a in found if a in self.bound_axes), next(iter(found), None))
 
     def _nbytes_along(self, axis: Axis) -> int:
         """Bytes of the largest load whose neighbouring elements lie along an axis."""
-        loads = (t for t in self.kernel.terms if t.head == "load" and t.indices and (axis, 1) in t.indices[-1].terms)
+        loads = (t for t in self.kernel.terms if t.head == "load" and axis in _neighbours(t))
         return max((prod(a.extent for a in t.axes) * DTYPES[t.tensor.dtype].nbytes for t in loads), default=0)
 
     @cached_property
@@ -218,7 +222,7 @@ class Work:
     @cached_property
     def launches(self) -> int:
         """Its own, and one for each output that starts as zeros."""
-        return 1 + sum(isinstance(o, Window) and o.base is None for o in self.kernel.outputs)
+        return 1 + sum(isinstance(o, Window) and o.zeroed for o in self.kernel.outputs)
 
     @cached_property
     def flops(self) -> int:
@@ -231,6 +235,12 @@ def element_nbytes(tensor: Tensor, indices: tuple[Index, ...]) -> int:
     own = DTYPES[tensor.dtype].nbytes
     atoms = [(a, c) for a, c in flatten(indices, tensor.shape).terms if not isinstance(a, Dynamic)]
     return max(own, min(SECTOR_NBYTES, own * min((abs(c) for _, c in atoms), default=1)))
+
+
+@lru_cache(maxsize=TERMS)
+def _neighbours(t: Term) -> tuple[Axis, ...]:
+    """The axes along which a load's neighbouring elements lie."""
+    return tuple(a for a, c in flatten(t.indices, t.tensor.shape).terms if isinstance(a, Axis) and c == 1)
 
 
 @lru_cache(maxsize=TERMS)

@@ -12,7 +12,7 @@ import numpy as np
 from eqsat.index import Axis, Dynamic, Index, Quotient
 from eqsat.interpret import OPERATIONS, interpret
 from eqsat.lower import lower
-from eqsat.notation import Kernel, Stored, Tensor, Term, cast, const, const_value, load, output_axes, scalar
+from eqsat.notation import Kernel, Stored, Tensor, Term, cast, const, const_value, load, output_axes, pos, reduce, scalar
 from eqsat.scalars import DTYPES, REDUCTIONS
 from eqsat.schedule import Schedule
 from eqsat.tile import Loop, Statement, TileAxis, TileProgram
@@ -111,6 +111,13 @@ def op(name: str, *args: Term | float) -> Term:
     """A scalar operation; numbers take the dtype of the terms."""
     dtype = next(a.dtype for a in reversed(args) if isinstance(a, Term))
     return scalar(name, *(a if isinstance(a, Term) else const(a, dtype) for a in args))
+
+
+def cumulated(name: str, axis: Axis, term: Term, reverse: bool = False) -> Term:
+    """The running fold along `axis` of a term over r0."""
+    r = Axis("r0", axis.extent)
+    mask = op("ge" if reverse else "le", pos(Index.of(r), "int32"), pos(Index.of(axis), "int32"))
+    return reduce(name, r, scalar("where", mask, term, const(REDUCTIONS[name].identity(term.dtype), term.dtype)))
 
 
 def stored(name: str, shape: tuple[int, ...], term: Term, axes: Sequence[Axis] | None = None) -> Stored:

@@ -9,10 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from lowered import BF16, F32, Array, Meaning, at, axes_of, f32, op, random, stored
+from lowered import BF16, F32, Array, Meaning, at, axes_of, cumulated, f32, op, random, stored
 
 import eqsat
 from eqsat.backends import pallas, triton
+from eqsat.backends.jax.emit import emit_kernel
+from eqsat.backends.jax.run import run_kernel
 from eqsat.backends.triton.interpret import run as run_in_interpreter
 from eqsat.cost import price
 from eqsat.devices import device
@@ -99,6 +101,15 @@ def attention() -> tuple[Kernel, Axis]:
     return Kernel("attention", (stored("y", (20, 16), weighted),)), r
 
 
+def running(name: str, dtype: str = F32, reverse: bool = False, columns: bool = False) -> tuple[Kernel, Axis]:
+    """A running fold of negated elements, beside the element itself; along rows or columns."""
+    x0, x1 = axes_of(N, 3) if columns else axes_of(3, N)
+    x, r = Tensor("x", (x0.extent, x1.extent), dtype), Axis("r0", N)
+    along, element = (x0, at(x, r, x1)) if columns else (x1, at(x, x0, r))
+    term = op("max" if dtype == BF16 else "sub", cumulated(name, along, op("neg", element), reverse), at(x, x0, x1))
+    return Kernel("running", (stored("y", x.shape, term),)), r
+
+
 KERNELS = {
     "sum of squares": rows(lambda r, x: reduce("sum", r, op("mul", x, x))),
     "sum of what a mask hides": rows(lambda r, x: reduce("sum", r, op("exp", x))),
@@ -115,6 +126,12 @@ KERNELS = {
     "masked attention": attention(),
     "places of maxima": rows(lambda r, x: online(r, x, pos(Index.of(r), "int32"), F32, "argmax")),
     "places of minima": rows(lambda r, x: online(r, x, pos(Index.of(r), "int32"), "int32", "argmin"), "int32"),
+    "running sums": running("sum"),
+    "running sums, backwards": running("sum", reverse=True),
+    "running sums of columns": running("sum", columns=True),
+    "running products of columns, backwards": running("prod", "int32", reverse=True, columns=True),
+    "running maxima": running("max"),
+    "narrow running minima": running("min", BF16, reverse=True),
 }
 
 
@@ -132,7 +149,7 @@ def test_two_kernels_make_what_one_made(name: str, length: int) -> None:
     np.testing.assert_allclose(result, wanted, rtol=2e-5, atol=2e-5 * np.abs(wanted).max())
 
 
-@pytest.mark.parametrize("name", ["softmax in one pass", "masked attention"])
+@pytest.mark.parametrize("name", ["softmax in one pass", "masked attention", "running sums, backwards", "running maxima"])
 def test_pallas_runs_them_too(name: str) -> None:
     kernel, axis = KERNELS[name]
     arrays = {t: random(t) for t in kernel.inputs}
@@ -189,9 +206,37 @@ def norm(x: Any, w: Any) -> Any:
     return y * jax.lax.rsqrt(jnp.mean(y * y, axis=-1, keepdims=True) + 1e-6)
 
 
+def test_arrays_run_a_split_scan_as_chunks_of_scans() -> None:
+    for name in (n for n in KERNELS if "running" in n):
+        kernel, axis = KERNELS[name]
+        arrays = {t: random(t) for t in kernel.inputs}
+        wanted = Meaning(kernel, arrays).output(kernel.outputs[0])
+        for length in (50, 64):
+            for stage in (stages := in_stages(kernel, axis, length)):
+                arrays |= dict(zip(stage.outputs, run_kernel(stage, arrays), strict=True))
+            result = np.asarray(arrays[stage.outputs[0]]).astype(np.float64)
+            np.testing.assert_allclose(result, wanted, rtol=2e-5, atol=2e-5 * np.abs(wanted).max())
+            assert len(stages) == 2 and "lax.cum" in emit_kernel(stage)
+
+
+def test_no_axis_is_cut_in_two_ways() -> None:
+    """Rows of 37 and chunks of 64 have no digits in common: evaluated element by element it would be quadratic."""
+    (x0,) = axes_of(37 * 37)
+    x, r = Tensor("x", (37, 37), F32), Axis("r0", 37 * 37)
+    term = cumulated("sum", x0, at(x, Index.of(r) // 37, Index.of(r) % 37))
+    kernel = Kernel("flat", (stored("y", (37 * 37,), term),))
+    assert split(kernel, r, 64, iter("ab")) is not None
+    beside = op("add", term, at(x, Index.of(x0) // 37, Index.of(x0) % 37))
+    assert split(Kernel("beside", (stored("y", (37 * 37,), beside),)), r, 64, iter("ab")) is None
+
+
 LONG = {  # function, arguments, launches, bytes beyond inputs, outputs and further passes over the input
     "sum": (lambda x: jnp.sum(x * x), (shape(1 << 22),), 2, 1),
     "softmax": (lambda x: jax.nn.softmax(x, axis=-1), (shape(8, 262144),), 2, 2),
+    "running sum": (lambda x: jnp.cumsum(x * 2) + 1, (shape(2048, 4096),), 2, 2),
+    "running maximum": (lambda x: jax.lax.cummax(x, 0, reverse=True), (shape(1000003, 2),), 2, 2),
+    "running sum of softmax": (lambda x: jnp.cumsum(jax.nn.softmax(x, -1), -1), (shape(2, 1 << 20),), 3, 3),
+    "gradient of running sums": (jax.grad(lambda x: (jnp.cumsum(x) ** 2).sum()), (shape(1 << 22),), 3, 3),
     "product": (lambda x, w: jax.nn.relu(x @ w), (shape(16, 16384, dtype=BF16), shape(16384, 256, dtype=BF16)), 2, 1),
     "norm of a product": (norm, (shape(16, 16384), shape(16384, 256)), 2, 1),
     "products of one input": (lambda x, *ws: [x @ w for w in ws], (shape(16, 4096), *3 * [shape(4096, 128)]), 2, 1),
