@@ -16,12 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import device_time
 from benchmarks.engines import Engine, Run
 from benchmarks.guards import CHANGED, Finding, Watch, digest, nothing_shown, shape_of, too_fast, verdict
 from benchmarks.machine import peak
 from benchmarks.statistics import paired_ratio
 from benchmarks.workloads import Size, Workload
+from eqsat import device_time
 from eqsat.graph import Graph
 from eqsat.inputs import draw
 from eqsat.validate import Judge

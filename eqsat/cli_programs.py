@@ -47,6 +47,12 @@ def optimize(
             help="Write the kernels and a module that runs them.",
         ),
     ] = "",
+    tune: Annotated[
+        int, typer.Option(metavar="N", help="Time the N best schedules of each kernel on this machine's GPU; keep the fastest.")
+    ] = 0,
+    autotune: Annotated[
+        int, typer.Option(metavar="N", help="In saved Triton files, the N best schedules for Triton's own autotuner.")
+    ] = 1,
     stablehlo: Annotated[
         str,
         typer.Option(
@@ -64,7 +70,7 @@ def optimize(
     as_json: AsJson = False,
 ) -> None:
     """Optimise a function and print the report."""
-    program = search.optimize(talk)
+    program = _tuned(search, talk, tune) if tune else search.optimize(talk)
     talk.show(program.report(seconds=True) if not as_json else "", lambda: facts_of_program(program), as_json)
     if validate:
         with talk.phase("validating"):
@@ -72,7 +78,7 @@ def optimize(
         print(result, file=sys.stderr if as_json else sys.stdout)
     if out:
         with talk.phase(f"writing {out}"):
-            program.save(out)
+            program.save(out, autotune)
     if stablehlo:
         from eqsat.writers.stablehlo import save as save_stablehlo
 
@@ -83,6 +89,16 @@ def optimize(
 
         with talk.phase(f"writing {onnx}"):
             save_onnx(program, onnx)
+
+
+def _tuned(search: Search, talk: Talk, count: int) -> Program:
+    from eqsat.devices import device
+    from eqsat.tuning import timer
+
+    seconds = timer(device(search.target))  # says what is missing before there is a search
+    program = search.optimize(talk)
+    with talk.phase("timing schedules"):
+        return program.tune(count, seconds)
 
 
 def inspect(

@@ -84,6 +84,12 @@ def price(work: Work, schedules: Schedules, device: Device) -> tuple[Cost, Sched
     return Cost(seconds, work.launches, work.nbytes, work.flops, bound), schedules[best] if bound else None
 
 
+def ranked(work: Work, schedules: Schedules, device: Device) -> list[tuple[Cost, Schedule]]:
+    """The schedules that fit the device, each with its cost, the cheapest first."""
+    priced = (price(work, schedules.alone(n), device) for n in range(len(schedules)))
+    return sorted(((cost, s) for cost, s in priced if s is not None), key=lambda found: found[0].seconds)
+
+
 @lru_cache(maxsize=1 << 14)
 def _best(asked: Demand, traversals: Traversals, device: Device) -> tuple[float, int, str]:
     """The least seconds, the number of the schedule that takes them, and what bounds it (nothing if no schedule fits)."""

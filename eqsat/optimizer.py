@@ -30,6 +30,7 @@ from eqsat.read import Call, Reading, read
 from eqsat.regions import Region, cut, kept_steps, loads_in, local, retarget
 from eqsat.rule import TIERS, Rule, select
 from eqsat.scalars import DTYPES
+from eqsat.tuning import recalled
 from eqsat.updates import giving_up, handed_on
 
 log = logging.getLogger("eqsat")
@@ -314,7 +315,7 @@ class Search:
         own = local(region)
         key = own.key
         if key not in self.plans:
-            self.plans[key] = self.recalled(own)
+            self.plans[key] = self._tuned(self.recalled(own))
         return self.plans[key]
 
     def recalled(self, region: Region) -> RegionPlan:
@@ -335,6 +336,12 @@ class Search:
             facts = {"price": plan.price, "bound": plan.bound, "summary": plan.summary}
             self.cache.put(key, plan_codec.encode(region, plan.kernels, facts))
         return plan
+
+    def _tuned(self, plan: RegionPlan) -> RegionPlan:
+        """With the schedules that were timed on this device, as far as the cache has such."""
+        if self.cache is None or self.card.arrays:
+            return plan
+        return replace(plan, kernels=tuple(recalled(c, self.card, self.cache) for c in plan.kernels))
 
     @cached_property
     def _laws(self) -> tuple[Hashable, ...]:

@@ -33,15 +33,7 @@ def encode(region: Region, candidates: Sequence[Candidate], facts: dict[str, Any
     names = {t.name for c in candidates for t in (*c.kernel.inputs, *c.kernel.outputs)}
     parts = max((int(name.removeprefix("part")) for name in names - named), default=0)  # as many names contain all of them
     places = _places(region, parts)
-    rows = [
-        (
-            [(places[o.name], o.shape, o.dtype, o.axes) for o in c.kernel.outputs],
-            _rows(c.kernel, places),
-            (c.kernel.exact, [places[t.name] for t in c.kernel.inputs if t in c.kernel.donated]),
-            (c.cost, c.price, c.schedule, sorted(c.rules), c.constant),
-        )
-        for c in candidates
-    ]
+    rows = [(*_kernel(c.kernel, places), (c.cost, c.price, c.schedule, sorted(c.rules), c.constant)) for c in candidates]
     return pickle.dumps((parts, rows, facts), protocol=5)
 
 
@@ -54,6 +46,26 @@ def decode(region: Region, data: bytes) -> tuple[tuple[Candidate, ...], dict[str
         return tuple(_candidate(row, tensors, names) for row in rows), facts
     except (pickle.UnpicklingError, EOFError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"plan: bytes that were encoded for this region required, got {error!r}") from error
+
+
+def structure(kernel: Kernel) -> Any:
+    """What a kernel is but for the names of its tensors, for a key."""
+    return _kernel(kernel, {t.name: ("tensor", n) for n, t in enumerate((*kernel.inputs, *kernel.outputs))})
+
+
+def encode_schedule(schedule: Schedule) -> bytes:
+    return pickle.dumps(schedule, protocol=5)
+
+
+def decode_schedule(data: bytes) -> Schedule:
+    """The inverse of `encode_schedule`; raises ValueError for other bytes."""
+    try:
+        schedule = _Plain(BytesIO(data)).load()
+    except (pickle.UnpicklingError, EOFError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"schedule: bytes that were encoded from one required, got {error!r}") from error
+    if not isinstance(schedule, Schedule):
+        raise ValueError(f"schedule: bytes that were encoded from one required, got {type(schedule).__name__}")
+    return schedule
 
 
 class _Plain(pickle.Unpickler):
@@ -76,6 +88,12 @@ def _places(region: Region, parts: int) -> dict[str, Place]:
     places: dict[str, Place] = {name: ("part", n) for n, name in enumerate(islice(part_names(region), parts))}
     places.update((t.name, place) for t, place in zip(_tensors(region), _numbered(region), strict=True))
     return places
+
+
+def _kernel(kernel: Kernel, places: dict[str, Place]) -> tuple[Any, Any, Any]:
+    """The kernel's outputs, its terms, and what else is said of it."""
+    outputs = [(places[o.name], o.shape, o.dtype, o.axes) for o in kernel.outputs]
+    return outputs, _rows(kernel, places), (kernel.exact, [places[t.name] for t in kernel.inputs if t in kernel.donated])
 
 
 def _rows(kernel: Kernel, places: dict[str, Place]) -> tuple[list[Any], list[int]]:

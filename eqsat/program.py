@@ -459,11 +459,20 @@ class Program:
 
         return onnx.model(self)
 
-    def save(self, folder: str | PathLike[str]) -> None:
-        """Write the kernels' sources, a module that runs the program without eqsat, the report and the plan."""
+    def tune(self, count: int = 4, seconds: Callable[[PlannedKernel], float] | None = None) -> Program:
+        """The program with the fastest of each kernel's best schedules, as timed on this machine's GPU; see `eqsat.tuning`."""
+        from eqsat.tuning import tune
+
+        return tune(self, count, seconds)
+
+    def save(self, folder: str | PathLike[str], autotune: int = 1) -> None:
+        """Write the kernels' sources, a module that runs the program without eqsat, the report and the plan.
+
+        Triton files hold up to `autotune` schedules for Triton's autotuner, which times them at the first launch.
+        """
         from eqsat.saving import save
 
-        save(self, folder)
+        save(self, folder, autotune)
 
 
 def _launched(step: Step) -> tuple[PlannedKernel, ...]:

@@ -22,6 +22,8 @@ import jax.export
 import numpy as np
 
 from eqsat.control import CONTROL, settings
+from eqsat.cost import ranked
+from eqsat.devices import device
 from eqsat.formula import type_of
 from eqsat.lower import lower
 from eqsat.notation import Kernel, Tensor
@@ -29,22 +31,28 @@ from eqsat.program import KEEP_CASTS, PlannedKernel
 from eqsat.read import Call
 from eqsat.running import backend
 from eqsat.scalars import DTYPES
+from eqsat.schedule import Schedule, schedules
 from eqsat.self_test import OWN_NAMES, self_test
+from eqsat.work import Work
 
 if TYPE_CHECKING:
     from eqsat.program import Program, Step
 
 MARK = "plan.json"  # a folder with this file is an earlier save
 FORMAT = "eqsat program 1"
-TARGETS = ("triton", "pallas")
 
 
-def save(program: Program, folder: str | os.PathLike[str]) -> None:
-    """Write `program` to `folder`, replacing an earlier save there; raises FileExistsError for any other content."""
+def save(program: Program, folder: str | os.PathLike[str], autotune: int = 1) -> None:
+    """Write `program` to `folder`, replacing an earlier save there; raises FileExistsError for any other content.
+
+    Each Triton file has up to `autotune` schedules to time; raises ValueError for less than one.
+    """
     place = Path(folder)
     _check_place(place)
+    if autotune < 1:
+        raise ValueError(f"save to {place}: at least one schedule for each kernel required, got autotune={autotune}")
     with program.graph.mode():
-        files = _files(program)
+        files = _files(program, autotune)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
@@ -90,7 +98,7 @@ def _exchange(part: Path, place: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _files(program: Program) -> dict[str, str | bytes]:
+def _files(program: Program, autotune: int) -> dict[str, str | bytes]:
     """The content of every file; computed before anything is written."""
     files: dict[str, str | bytes] = {}
     names = _kernel_names(program)
@@ -98,12 +106,14 @@ def _files(program: Program) -> dict[str, str | bytes]:
         if planned.schedule is None:
             continue
         name = names[planned.kernel]
-        tiles = lower(replace(planned.kernel, name=name), planned.schedule)
+        kernel = replace(planned.kernel, name=name)
+        tiles = lower(kernel, planned.schedule)
         said = f"predicted {planned.cost.seconds * 1e6:.1f} us on {program.target}, bound by {planned.cost.bound}"
         tiles = replace(tiles, header=(*tiles.header, said))
-        for target in TARGETS:
-            test = self_test(planned, tiles, program.graph.wide) if target == "triton" else ""
-            files[f"{name}_{target}.py"] = backend(target).emit(tiles) + test
+        others = [lower(kernel, s) for s in _next_best(planned, program.target)[: autotune - 1]] if autotune > 1 else []
+        triton = backend("triton").emit_autotuned([tiles, *others])
+        files[f"{name}_triton.py"] = triton + self_test(planned, tiles, program.graph.wide)
+        files[f"{name}_pallas.py"] = backend("pallas").emit(tiles)
     files["program.py"] = _module(program, names)
     arrays = [np.asarray(a) for part in _written(program) for a in part.constants.values()]
     if arrays:
@@ -111,6 +121,12 @@ def _files(program: Program) -> dict[str, str | bytes]:
     files["report.txt"] = program.report()
     files[MARK] = json.dumps(_plan(program, names), indent=1) + "\n"
     return files
+
+
+def _next_best(planned: PlannedKernel, target: str) -> list[Schedule]:
+    """The kernel's other schedules, the best by prediction first."""
+    work = Work(planned.kernel)
+    return [s for _, s in ranked(work, schedules(work), device(target)) if s != planned.schedule]
 
 
 def _archive(arrays: Mapping[str, np.ndarray]) -> bytes:

@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import device_time, engines, report, runner, search, spread
+from benchmarks import engines, report, runner, search, spread
 from benchmarks.guards import Watch
 from benchmarks.measure import Contest, Contestant, Effort, Inputs, measured
 from benchmarks.peers import hlo, inductor, xla
 from benchmarks.statistics import geometric_mean, paired_ratio
 from benchmarks.workloads import Size, Workload, shapes, workloads
+from eqsat import device_time
 from eqsat.graph import Graph
 
 ROOT = Path(__file__).resolve().parent.parent

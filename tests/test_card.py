@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import device_time
 from benchmarks.card import __main__ as command
 from benchmarks.card import kernels, peers, tiles
 from benchmarks.card.steps import Context, Step, performed
+from eqsat import device_time
 from eqsat.backends.triton import interpret
 from eqsat.devices import DEVICES
 from examples.blocks import transpose_add

@@ -80,6 +80,17 @@ def test_a_saved_kernel_agrees_with_its_reference(name, tmp_path):
             assert done.returncode == 0, done.stderr[-2000:]
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["matrices", "sums by places"])
+def test_a_file_with_several_schedules_runs(name, tmp_path):
+    fn, args, options = PROGRAMS[name]
+    eqsat.optimize(fn, *args, **options).save(tmp_path / "saved", autotune=8)
+    (path,) = (tmp_path / "saved").glob("*_triton.py")
+    assert path.read_text().count("triton.Config(") > 1
+    done = run(path)
+    assert done.stdout.endswith("agrees with JAX\n"), done.stderr[-2000:]
+
+
 def test_a_kernel_takes_no_name_of_its_file():
     (planned,) = eqsat.optimize(softmax, x).kernels
     rows = np.random.default_rng(0).standard_normal(x.shape, np.float32)

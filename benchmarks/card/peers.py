@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import eqsat
-from benchmarks import device_time
 from benchmarks.card.kernels import tensor, torch_on_card
 from benchmarks.card.steps import Context, Record
 from benchmarks.statistics import geometric_mean
+from eqsat import device_time
 from eqsat.inputs import draw
 from examples.blocks import PROGRAMS
 

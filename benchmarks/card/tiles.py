@@ -6,20 +6,19 @@ What the best take, over what was estimated, is one factor for each unit that bo
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import isfinite
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 import eqsat
-from benchmarks import device_time
 from benchmarks.card.kernels import jax_call
 from benchmarks.card.steps import Context, Record, describe
 from benchmarks.statistics import geometric_mean
 from benchmarks.workloads import shapes
+from eqsat import device_time
 from eqsat.backends import triton
-from eqsat.cost import Cost, price
+from eqsat.cost import Cost, ranked
 from eqsat.devices import Device
 from eqsat.inputs import draw
 from eqsat.lower import lower
@@ -51,7 +50,7 @@ def _case(context: Context, fn: Callable[..., Any], specs: str) -> Record:
     program = eqsat.optimize(fn, *shapes(specs), target=context.row)
     kernel = max(program.launches, key=lambda p: p.cost.seconds).kernel
     tiles = []
-    for name, (place, cost, schedule) in context.within((str(c[2]), c) for c in ranked(kernel, context.device)):
+    for name, (place, cost, schedule) in context.within((str(c[2]), c) for c in to_time(kernel, context.device)):
         tile: Record = {"schedule": name, "place": place, "bound": cost.bound, "estimated": cost.seconds, "measured": None}
         if not context.dry:
             try:
@@ -62,12 +61,10 @@ def _case(context: Context, fn: Callable[..., Any], specs: str) -> Record:
     return {"kernel": kernel.name, "tiles": tiles}
 
 
-def ranked(kernel: Kernel, device: Device) -> list[tuple[int, Cost, Schedule]]:
-    """(place in the ranking, cost, schedule) of those to time: the best, then the bad."""
+def to_time(kernel: Kernel, device: Device) -> list[tuple[int, Cost, Schedule]]:
+    """(place in the ranking, cost, schedule): the best, then the bad."""
     work = Work(kernel)
-    found = schedules(work)
-    priced = [(price(work, found.alone(n), device)[0], s) for n, s in enumerate(found)]
-    order = sorted((p for p in priced if isfinite(p[0].seconds)), key=lambda p: p[0].seconds)
+    order = ranked(work, schedules(work), device)
     places = dict.fromkeys([*range(min(BEST, len(order))), *(int(share * (len(order) - 1)) for share in BAD)])
     return [(place, *order[place]) for place in places]
 

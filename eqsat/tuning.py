@@ -1,0 +1,99 @@
+"""Schedules by the clock: those that are predicted to be best are timed on a GPU, and the cache keeps the fastest for later."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+
+from eqsat import device_time, plan_codec
+from eqsat.cache import Cache, cache_of, key_of
+from eqsat.cost import ranked
+from eqsat.devices import Device, device
+from eqsat.inputs import draw
+from eqsat.kernels import Candidate
+from eqsat.notation import Kernel
+from eqsat.program import PlannedKernel, Program
+from eqsat.running import triton_launch
+from eqsat.schedule import schedules
+from eqsat.work import Work
+
+Timer = Callable[[PlannedKernel], float]  # seconds of a kernel with its schedule
+
+log = logging.getLogger("eqsat")
+
+
+def tune(program: Program, count: int = 4, seconds: Timer | None = None) -> Program:
+    """The program with the fastest of each kernel's `count` best schedules by prediction; later searches find the same.
+
+    program: what a search made, on a machine with its target, a GPU.
+    seconds: a timer to use instead of this machine's GPU.
+
+    Raises ValueError where there is no such GPU, no cache, or `program` was not made by a search.
+    """
+    cache = cache_of(program.request.cache) if program.request is not None else None
+    if program.request is None or cache is None:
+        raise ValueError(f"tune {program.name}: a program that a search with a cache made required, got none; set cache=True")
+    if count < 1:
+        raise ValueError(f"tune {program.name}: at least one schedule for each kernel required, got {count}")
+    card = device(program.target)
+    seconds = seconds or timer(card)
+    for planned in program.kernels:
+        if planned.schedule is not None:
+            _keep_fastest(planned, card, count, seconds, cache)
+    return program.request.optimize(program.graph)
+
+
+def timer(card: Device) -> Timer:
+    """Times kernels with cold caches on this machine's GPU. Raises ValueError where that is none of the device's capability."""
+    wanted = f"a GPU of compute capability {card.compute_capability / 10} that JAX finds"
+    try:
+        gpu = jax.devices("gpu")[0]
+    except RuntimeError as error:
+        raise ValueError(f"tune for {card.name}: {wanted} required, got none; tune where one is ({error})") from error
+    if (found := str(getattr(gpu, "compute_capability", "none"))) != str(card.compute_capability / 10):
+        raise ValueError(f"tune for {card.name}: {wanted} required, got {gpu.device_kind} of {found}; choose another target")
+    launch = triton_launch(card.name)
+
+    def seconds(planned: PlannedKernel) -> float:
+        call = jax.jit(lambda *arrays: launch(planned, list(arrays)))
+        arrays = [jnp.asarray(a) for a in draw(planned.kernel.inputs, 0, None)]
+        return device_time.jax_seconds(lambda: call(*arrays))
+
+    return seconds
+
+
+def _keep_fastest(planned: PlannedKernel, card: Device, count: int, seconds: Timer, cache: Cache) -> None:
+    work = Work(planned.kernel)
+    times = {}
+    for cost, schedule in ranked(work, schedules(work), card)[:count]:
+        try:
+            times[schedule] = seconds(replace(planned, schedule=schedule, cost=cost))
+        except Exception as error:  # of the compiler, for one schedule: the others still compare
+            log.warning("tune: %s with %s is left out: %s", planned.name, schedule, error)
+    if times:
+        best = min(times, key=lambda s: times[s])
+        log.info("tune: %s takes %.1f us with %s", planned.name, times[best] * 1e6, best)
+        cache.put(_key(planned.kernel, card), plan_codec.encode_schedule(best))
+
+
+def _key(kernel: Kernel, card: Device) -> str:
+    return key_of("schedule", plan_codec.structure(kernel), card.name)
+
+
+def recalled(candidate: Candidate, card: Device, cache: Cache) -> Candidate:
+    """The candidate with the schedule that was the fastest of its kernel on this device, if the cache has one."""
+    if candidate.constant or candidate.schedule is None or (data := cache.get(key := _key(candidate.kernel, card))) is None:
+        return candidate
+    try:
+        schedule = plan_codec.decode_schedule(data)
+    except ValueError as error:
+        log.info("cache: %s", error)
+        cache.drop(key)
+        return candidate
+    work = Work(candidate.kernel)
+    costs = [cost for cost, s in ranked(work, schedules(work), card) if s == schedule]
+    return replace(candidate, schedule=schedule, cost=costs[0]) if costs else candidate
