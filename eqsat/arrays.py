@@ -16,6 +16,11 @@ from eqsat.scalars import SCALARS
 
 Array = Any
 
+_KEEPS_NAN = (
+    "lax.convert_element_type(jnp.where(jnp.isnan(jnp.sum(lax.square(lax.convert_element_type({0}, {2})), axis={1}, dtype={2})), "
+    "jnp.nan, jnp.?({0}, axis={1})), {3})"
+)
+
 # Spelled for JAX; NumPy runs the same rows with its own `jnp` and `lax` (`eqsat.numpy_lax`).
 OPERATIONS: dict[str, str] = {
     "arange": "jnp.arange({0}, dtype={1})",
@@ -43,13 +48,9 @@ OPERATIONS: dict[str, str] = {
     "reduce_prod": "jnp.prod({0}, axis={1}, dtype={2})",
     "reduce_max": "jnp.max({0}, axis={1})",
     "reduce_min": "jnp.min({0}, axis={1})",
-    # XLA:CPU loses NaN in some of its maxima (seen in jaxlib 0.10.2)
-    "reduce_max_float": (
-        "lax.convert_element_type(jnp.where(jnp.any({0} != {0}, axis={1}), jnp.nan, jnp.max({0}, axis={1})), {2})"
-    ),
-    "reduce_min_float": (
-        "lax.convert_element_type(jnp.where(jnp.any({0} != {0}, axis={1}), jnp.nan, jnp.min({0}, axis={1})), {2})"
-    ),
+    # XLA:CPU loses NaN in some of its maxima (seen in jaxlib 0.10.2). Squares add up to NaN only where one of them is NaN.
+    "reduce_max_float": _KEEPS_NAN.replace("?", "max"),
+    "reduce_min_float": _KEEPS_NAN.replace("?", "min"),
     "max_float": "jnp.where({1} != {1}, {1}, jnp.where({0} < {1}, {1}, {0}))",
     "min_float": "jnp.where({1} != {1}, {1}, jnp.where({0} > {1}, {1}, {0}))",
     "scan_sum": "lax.cumsum({0}, axis={1}, reverse={2})",
@@ -88,7 +89,7 @@ class Arrays:
 
 
 def _compiled(template: str, scope: dict[str, Any]) -> Callable[..., Any]:
-    names = [n for i, n in enumerate("abcdefgh") if f"{{{i}}}" in template]
+    names = "abcdefgh"[: 1 + max(i for i in range(8) if f"{{{i}}}" in template)]
     return eval(f"lambda {', '.join(names)}: {template.format(*names)}", scope)
 
 

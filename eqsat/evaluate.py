@@ -18,11 +18,13 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from eqsat.alpha import Twins
 from eqsat.arrays import JAX, NUMPY, Array, Arrays, Value, names_of, shape_of, union
 from eqsat.choices import choice
 from eqsat.digits import breakpoints, digits_of, folded_by_digits, number_of
 from eqsat.index import Axis, Index, Quotient, Remainder
 from eqsat.loads import index_dtype, load_value
+from eqsat.looked_through import EXPONENTIALS, is_looked_through, product_rounds
 from eqsat.maxima import replaceable
 from eqsat.notation import Stored, Tensor, Term, const_value, reduce, substitute
 from eqsat.online import only_scales, spelled
@@ -75,6 +77,8 @@ def _over_digits(run: Evaluator, term: Term, axes: tuple[Axis, ...], breaks: dic
     run.replaceable |= {substitute(t, spelled) for t in run.replaceable if digits.keys() & t.axes}
     spread = tuple(d for a in axes for d in digits.get(a, (a,)))
     run.place |= {a: n for n, a in enumerate(spread)}
+    if run.ops.convolves:
+        run.twins.add(term, run.place, run.replaceable)
     array = run.over(term, spread)
     if product_rounds(term):
         array = run.ops.apply("rounded", array)
@@ -94,6 +98,7 @@ class Evaluator:
         self.place: dict[Axis, int] = {}  # of the output axes, in the order in which results are wanted
         self.replaceable: frozenset[Term] = frozenset()  # maxima that may lose a NaN
         self.ways: dict[Term, Way | None] = {}
+        self.twins = Twins()
         self.exponentials: dict[tuple[Term, Axis], Value] = {}  # exp(s - max s), which an online sum and its divisor share
 
     def dtype(self, name: str) -> np.dtype:
@@ -131,6 +136,8 @@ class Evaluator:
         return self.values[term]
 
     def _operands(self, term: Term) -> tuple[Term, ...]:
+        if term in self.twins.first:
+            return (self.twins.first[term],)
         if term.head == "where" or (term.head == "reduce" and running(term) is None):
             if term not in self.ways:
                 self.ways[term] = self._way(term)
@@ -145,6 +152,9 @@ class Evaluator:
         return placed(term) or others
 
     def _compute(self, term: Term) -> Value:
+        if (first := self.twins.first.get(term)) is not None:
+            value, names = self.values[first], self.twins.names(first, term)
+            return Value(value.array, tuple(names[a] for a in value.axes))
         if (found := self.ways.get(term)) is not None:
             return found.value(self)
         match term.head:
@@ -203,8 +213,15 @@ class Evaluator:
 
     # --- elementwise ---------------------------------------------------------------------------------------------
 
-    def scalar(self, op: str, *args: Value) -> Value:
+    def joined(self, args: Sequence[Value]) -> tuple[Axis, ...]:
+        """The axes of an elementwise result: as the largest operand has them, those that it lacks where the output has them."""
         axes = union(args)
+        largest = max((a.axes for a in args), key=len, default=())
+        wanted = tuple(sorted(axes, key=lambda a: self.place.get(a, len(self.place))))
+        return wanted if tuple(a for a in wanted if a in largest) == largest else axes
+
+    def scalar(self, op: str, *args: Value) -> Value:
+        axes = self.joined(args)
         row = SCALARS.get(op)
         whole = row is not None and row.arity == 2 and row.jax.startswith("lax.")  # which broadcasts nothing but scalars
         return Value(self.ops.apply(op, *(self.align(a, axes, whole) for a in args)), axes)
@@ -292,7 +309,8 @@ class Evaluator:
             identity = self.ops.literal(REDUCTIONS[name].identity("int32"), np.dtype("int64")).astype(dtype)
             return self.ops.apply(f"reduce_{name}", array, dims, identity)
         if is_float(dtype) and keeps_nan:
-            return self.ops.apply(f"reduce_{name}_float", array, dims, self.dtype(dtype))
+            compute = self.dtype(DTYPES[dtype].compute)
+            return self.ops.apply(f"reduce_{name}_float", array, dims, compute, self.dtype(dtype))
         return self.ops.apply(f"reduce_{name}", array, dims)
 
     def _scan(self, scan: Running, dtype: str) -> Value:
@@ -416,31 +434,6 @@ def sum_of_product(term: Term) -> tuple[tuple[Axis, ...], tuple[Term, ...]]:
         axes.append(term.data[1])
         term = term.args[0]
     return tuple(axes), product(term)
-
-
-EXPONENTIALS = ("exp", "exp2")
-# Pairs of operations that XLA simplifies as if numbers were real; the logistic function is a quotient to it.
-LOOKED_THROUGH = {("log1p", "expm1"), ("sqrt", "mul"), *(("log", f) for f in ("exp", "exp2", "sqrt", "rsqrt", "pow"))}
-LOOKED_THROUGH |= {("pow", base) for base in ("exp", "exp2", "pow", "abs")}  # an exponential to a power, also below abs
-LOOKED_THROUGH |= {("div", f) for f in ("div", "mul", "logistic")}
-LOOKED_THROUGH |= {(user, f) for user in ("add", "sub") for f in EXPONENTIALS}  # which end with a product on a CPU
-SUMS = ("add", "sub")
-DIVISORS = ("exp", "exp2", "sqrt", "rsqrt", "pow")  # x/exp(y) is x*exp(-y) to it
-
-
-def is_looked_through(arg: Term, user: Term) -> bool:
-    """True where XLA would compute `user` from what `arg` is computed from: exp(a)*exp(b) as exp(a + b)."""
-    literals = all(any(a.head == "const" for a in t.args) for t in (arg, user))
-    if user.head in SUMS and arg.head in SUMS:  # (a + 1) - 1 and (a + b) - b
-        return literals or any(a in arg.args for a in user.args)
-    if user.head == "mul":
-        return (arg.head == "mul" and literals) or all(a.head in EXPONENTIALS for a in user.args)
-    return (user.head, arg.head) in LOOKED_THROUGH or (user.head == "div" and arg is user.args[1] and arg.head in DIVISORS)
-
-
-def product_rounds(term: Term) -> bool:
-    """True for a product whose rounding a fused multiply-add would leave out."""
-    return term.head == "mul" and term.dtype in ("float32", "float64")
 
 
 def product(term: Term) -> tuple[Term, ...]:

@@ -378,6 +378,38 @@ def test_a_maximum_keeps_not_a_number():
     assert int(np.isnan(np.asarray(evaluate(term, axes, {x: array}))).sum()) == 2
 
 
+@pytest.mark.parametrize(("dtype", "large"), [("float32", np.inf), ("float64", 1e300), ("float16", 6e4), ("float8_e4m3fn", 448)])
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_a_maximum_is_not_nan_for_numbers_alone(dtype, large, name):
+    with jax.enable_x64(dtype == "float64"):
+        rows = jnp.asarray([[large, -large, 1], [1, np.nan, 2], [-large, 0, -large]], dtype)
+        x, row, k = Tensor("x", rows.shape, dtype), Axis("x0", 3), Axis("r0", 3)
+        got = evaluate(reduce(name, k, load(x, (I(row), I(k)))), (row,), {x: rows})
+        want = {"max": [large, np.nan, 0], "min": [-large, np.nan, -large]}[name]
+        np.testing.assert_array_equal(np.asarray(got, float), np.asarray(jnp.asarray(want, dtype), float))
+
+
+def test_reductions_that_differ_in_names_of_axes_are_computed_once():
+    m, n, k, r = Axis("x0", 5), Axis("x1", 3), Axis("r0", 4), Axis("r1", 5)
+    a, b = Tensor("a", (5, 4), "float32"), Tensor("b", (4, 3), "float32")
+    over = lambda axis: reduce("sum", k, mul(load(a, (I(axis), I(k))), load(b, (I(k), I(n)))))  # noqa: E731
+    term = scalar("sub", over(m), reduce("sum", r, scalar("tanh", over(r))))
+    check(term, (m, n), [a, b], jnp)
+    text = str(jax.make_jaxpr(lambda x, y: evaluate(term, (m, n), {a: x, b: y}))(array(a), array(b)))
+    assert text.count("dot_general[") == 1 and "transpose[" not in text
+
+
+def test_elementwise_results_are_laid_out_as_the_output():
+    x, y = Axis("x0", 4), Axis("x1", 6)
+    labels, rows = Tensor("labels", (4,), "int32"), Tensor("rows", (4, 6), "float32")
+    chosen = scalar("eq", pos(I(y), "int32"), load(labels, (I(x),)))
+    term = scalar("where", chosen, ONE, load(rows, (I(x), I(y))))
+    check(term, (x, y), [labels, rows], jnp)
+    assert "transpose" not in str(
+        jax.make_jaxpr(lambda a, b: evaluate(term, (x, y), {labels: a, rows: b}))(array(labels), array(rows))
+    )
+
+
 PAIRS = [
     lambda x, y: lax.log(lax.exp(x)), lambda x, y: lax.log(lax.exp2(x)), lambda x, y: lax.log(lax.sqrt(x)),
     lambda x, y: lax.log(lax.rsqrt(x)), lambda x, y: lax.log(lax.pow(lax.abs(x), y)), lambda x, y: lax.log1p(lax.expm1(x)),
