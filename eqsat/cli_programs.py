@@ -18,6 +18,16 @@ if TYPE_CHECKING:
 CHAIN = "examples.lora:lora --args 'float32[512,256] float32[256,256] float32[256,8] float32[8,256]'"
 
 
+Tune = Annotated[
+    int, typer.Option(metavar="N", help="Time the N best schedules of each kernel on this machine's GPU; keep the fastest.")
+]
+SpillFree = Annotated[
+    int,
+    typer.Option(metavar="N", help="Compile each kernel's N best schedules for the target; keep the best without spills."),
+]
+Autotune = Annotated[int, typer.Option(metavar="N", help="In saved Triton files, the N best schedules for Triton's autotuner.")]
+
+
 def add_program_commands(app: typer.Typer) -> None:
     """Add the commands of this module to `eqsat`."""
     examples: dict[Command, str] = {
@@ -47,12 +57,9 @@ def optimize(
             help="Write the kernels and a module that runs them.",
         ),
     ] = "",
-    tune: Annotated[
-        int, typer.Option(metavar="N", help="Time the N best schedules of each kernel on this machine's GPU; keep the fastest.")
-    ] = 0,
-    autotune: Annotated[
-        int, typer.Option(metavar="N", help="In saved Triton files, the N best schedules for Triton's own autotuner.")
-    ] = 1,
+    tune: Tune = 0,
+    spill_free: SpillFree = 0,
+    autotune: Autotune = 1,
     stablehlo: Annotated[
         str,
         typer.Option(
@@ -70,7 +77,7 @@ def optimize(
     as_json: AsJson = False,
 ) -> None:
     """Optimise a function and print the report."""
-    program = _tuned(search, talk, tune) if tune else search.optimize(talk)
+    program = _tuned(search, talk, tune, spill_free)
     talk.show(program.report(seconds=True) if not as_json else "", lambda: facts_of_program(program), as_json)
     if validate:
         with talk.phase("validating"):
@@ -91,14 +98,17 @@ def optimize(
             save_onnx(program, onnx)
 
 
-def _tuned(search: Search, talk: Talk, count: int) -> Program:
+def _tuned(search: Search, talk: Talk, count: int, compiled: int) -> Program:
+    """The program that the search finds, with the best schedules by a timer or by static reports if that was asked for."""
+    if not (count or compiled):
+        return search.optimize(talk)
     from eqsat.devices import device
-    from eqsat.tuning import timer
+    from eqsat.tuning import static_timer, timer
 
-    seconds = timer(device(search.target))  # says what is missing before there is a search
+    seconds = (timer if count else static_timer)(device(search.target))  # says what is missing before there is a search
     program = search.optimize(talk)
-    with talk.phase("timing schedules"):
-        return program.tune(count, seconds)
+    with talk.phase("timing schedules" if count else "compiling schedules"):
+        return program.tune(count or compiled, seconds)
 
 
 def inspect(

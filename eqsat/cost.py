@@ -220,7 +220,9 @@ class _Pricing:
         # Beside an accumulator a short epilogue is computed in pieces; a long one, or several folds, keep whole blocks. Long is
         # what static reports for Hopper say of 128 accumulators a thread: a product with bias and GELU takes 178 to 193
         # registers where its loop stays a loop, but 255 and 54 spills where it is unrolled (256 by 128, depth 1024).
-        copies = 2.0 if not asked.products else 1.0 if asked.widest > 3 or asked.folds > 2 else 0.5
+        # What is loaded beside the scores of attention waits whole: with a bias of float32, 256 by 64 scores, as many results and
+        # weights in half of their registers (128 + 64 + 32 a thread) spill 67 on sm_100.
+        copies = 2.0 if not asked.products else 1.0 if asked.widest > 3 or asked.folds > 2 else 0.5 + asked.beside
         through = self.operand_nbytes if self.device.compute_capability < 90 else nothing  # operands pass through registers
         return accumulators + copies * largest + through
 

@@ -14,7 +14,7 @@ from eqsat.notation import Term
 from eqsat.online import finds_place
 from eqsat.scalars import DTYPES, SCALARS
 from eqsat.traversal import Visited
-from eqsat.work import Contraction, Work
+from eqsat.work import Contraction, Work, main_axis
 
 
 class Product(NamedTuple):
@@ -45,6 +45,7 @@ class Demand(NamedTuple):
     blocks: tuple[int, ...]  # distinct scopes of everything else
     widest: int  # operations on two values over all that is written
     folds: int  # reductions of the block that a contraction makes
+    beside: int  # loads over the block of a contraction that another one multiplies: biases of attention's scores
 
 
 def demand(work: Work) -> Demand:
@@ -75,7 +76,14 @@ def demand(work: Work) -> Demand:
         tuple(sorted(blocks)),
         widest,
         sum(any(not block & ~axes for block in made.values()) for axes in folded),
+        max((sum(block <= r.scope for r in work.reads) for block in _multiplied(work)), default=0),
     )  # fmt: skip
+
+
+def _multiplied(work: Work) -> list[set[Axis]]:
+    """The two main axes of what contractions make for others, which sum over one of them."""
+    blocks = ({main_axis(c.rows), main_axis(c.columns)} for c in work.contractions)
+    return [block for block in blocks if any(other.k in block for other in work.contractions)]
 
 
 def _continues(t: Term, work: Work) -> bool:

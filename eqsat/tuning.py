@@ -15,9 +15,10 @@ from eqsat.cost import ranked
 from eqsat.devices import Device, device
 from eqsat.inputs import draw
 from eqsat.kernels import Candidate
+from eqsat.lower import lower
 from eqsat.notation import Kernel
 from eqsat.program import PlannedKernel, Program
-from eqsat.running import triton_launch
+from eqsat.running import backend, triton_launch
 from eqsat.schedule import schedules
 from eqsat.work import Work
 
@@ -30,7 +31,7 @@ def tune(program: Program, count: int = 4, seconds: Timer | None = None) -> Prog
     """The program with the fastest of each kernel's `count` best schedules by prediction; later searches find the same.
 
     program: what a search made, on a machine with its target, a GPU.
-    seconds: a timer to use instead of this machine's GPU.
+    seconds: a timer to use instead of this machine's GPU, such as `static_timer`.
 
     Raises ValueError where there is no such GPU, no cache, or `program` was not made by a search.
     """
@@ -62,6 +63,19 @@ def timer(card: Device) -> Timer:
         call = jax.jit(lambda *arrays: launch(planned, list(arrays)))
         arrays = [jnp.asarray(a) for a in draw(planned.kernel.inputs, 0, None)]
         return device_time.jax_seconds(lambda: call(*arrays))
+
+    return seconds
+
+
+def static_timer(card: Device) -> Timer:
+    """Predicted seconds, infinite for a kernel that spills registers as compiled for the device, which need not be there."""
+    triton = backend("triton")
+
+    def seconds(planned: PlannedKernel) -> float:
+        assert planned.schedule is not None
+        tiles = lower(planned.kernel, planned.schedule)
+        report = triton.compile_report(triton.emit(tiles), tiles, card.compute_capability)
+        return float("inf") if report.spills else planned.cost.seconds
 
     return seconds
 

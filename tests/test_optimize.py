@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 import eqsat
 import examples
+from eqsat.demand import demand
 from eqsat.graph import Graph
 from eqsat.interpret import interpret
 from eqsat.lower import lower
 from eqsat.read import Call
+from eqsat.work import Work
 
 RAGGED = examples.tables("RAGGED")
 KERNELS = {  # launches that the whole-size programs must come down to
@@ -78,6 +80,14 @@ def test_ragged_programs_validate_and_tiles_agree(name):
     narrow = any(a.dtype in (jnp.bfloat16, jnp.float16) for a in flat)
     for found, wanted in zip(run_tiles(program, flat), program.graph.evaluate(*flat), strict=True):
         close(found, wanted, 3e-2 if narrow else 2e-5)
+
+
+def test_a_bias_is_alive_beside_the_scores():
+    """On a B200 256 by 64 of both spilled 67 registers."""
+    fn, args = examples.tables("PROGRAMS")["biased_attention"]
+    (planned,) = eqsat.optimize(fn, *args, target="b200").kernels
+    assert demand(Work(planned.kernel)).beside == 1
+    assert max(t.tile for t in planned.schedule.axes) <= 128
 
 
 def test_no_score_matrix_is_stored():

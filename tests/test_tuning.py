@@ -2,6 +2,7 @@
 
 import re
 from functools import partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -54,6 +55,17 @@ def test_the_fastest_schedule_is_kept(optimize):
     assert optimize(product, matrix, matrix, target="a100").kernels[0].schedule != last
     x = np.eye(256, dtype=jnp.bfloat16)
     np.testing.assert_array_equal(np.asarray(tuned(x, x), np.float32), np.eye(256))
+
+
+def test_schedules_that_spill_are_passed_over(optimize, monkeypatch):
+    triton = pytest.importorskip("eqsat.backends.triton")
+    program = optimize(product, matrix, matrix)
+    texts = {s: triton.emit(lower(program.kernels[0].kernel, s)) for s in best_of(program, 3)}
+    spilling = texts[program.kernels[0].schedule]
+    report = lambda source, tiles, cc: SimpleNamespace(spills=9 if source == spilling else 0)  # noqa: E731
+    monkeypatch.setattr(triton, "compile_report", report)
+    free = next(s for s, text in texts.items() if text != spilling)
+    assert program.tune(3, tuning.static_timer(device("h100"))).kernels[0].schedule == free
 
 
 def test_kernels_in_loops_are_tuned(optimize):
