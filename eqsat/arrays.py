@@ -57,6 +57,11 @@ OPERATIONS: dict[str, str] = {
     "scan_prod": "lax.cumprod({0}, axis={1}, reverse={2})",
     "scan_max": "lax.cummax({0}, axis={1}, reverse={2})",
     "scan_min": "lax.cummin({0}, axis={1}, reverse={2})",
+    "scan_softsum": (
+        "lax.associative_scan(lambda a, b: (jnp.maximum(a[0], b[0]),"
+        " a[1] * jnp.exp(jnp.where(a[0] == b[0], 0, jnp.minimum(a[0] - b[0], 0)))"
+        " + b[1] * jnp.exp(jnp.where(a[0] == b[0], 0, jnp.minimum(b[0] - a[0], 0)))), ({0}, {1}), axis={2}, reverse={3})[1]"
+    ),
     "scatter_sum": "jnp.zeros({0}, {1}).at[{2}].add({3}, mode='drop')",
     "reduce_all": "jnp.all({0}, axis={1})",
     "reduce_any": "jnp.any({0}, axis={1})",
@@ -93,8 +98,9 @@ def _compiled(template: str, scope: dict[str, Any]) -> Callable[..., Any]:
     return eval(f"lambda {', '.join(names)}: {template.format(*names)}", scope)
 
 
+_OWN = {name: f"lax.{name}({{0}}, {{1}}, {{2}}, {{3}})" for name in ("scatter_sum", "scan_softsum")}
 JAX = Arrays(jnp, lax)
-NUMPY = Arrays(numpy_lax.jnp, numpy_lax.lax, convolves=False, others={"scatter_sum": "lax.scatter_sum({0}, {1}, {2}, {3})"})
+NUMPY = Arrays(numpy_lax.jnp, numpy_lax.lax, convolves=False, others=_OWN)
 
 
 class Value(NamedTuple):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -166,7 +167,7 @@ class Evaluator:
                 return self.cast(self.index(term.data, ()), index_dtype(term.data), term.dtype)
             case "cast":
                 return self.cast(self.values[term.args[0]], term.args[0].dtype, term.dtype)
-            case "reduce" if (scan := running(term)) is not None:
+            case "reduce" | "online" if (scan := one_scan(term)) is not None:
                 return self._scan(scan, term.dtype)
             case "reduce" if term.data[0] == "sum":
                 axes, factors = sum_of_product(term)
@@ -315,14 +316,18 @@ class Evaluator:
 
     def _scan(self, scan: Running, dtype: str) -> Value:
         """A running fold, as one operation along an axis that is then another."""
-        value = self.values[scan.arg]
-        if scan.bound not in value.axes:
-            wider = (*value.axes, scan.bound)
-            value = Value(self.broadcast(value, wider), wider)
+        values = [self.values[t] for t in reversed(scan.operands)]
+        found = union(values)
+        axes = found if scan.bound in found else (*found, scan.bound)
         compute = DTYPES[dtype].compute
-        array = self.cast(value, dtype, compute).array
-        total = self.ops.apply(f"scan_{scan.name}", array, value.axes.index(scan.bound), scan.reverse)
-        return self.cast(Value(total, tuple(scan.axis if a == scan.bound else a for a in value.axes)), compute, dtype)
+        arrays = [self.cast(Value(self.broadcast(v, axes), axes), dtype, compute).array for v in values]
+        total = self.ops.apply(f"scan_{scan.name}", *arrays, axes.index(scan.bound), scan.reverse)
+        result = Value(total, tuple(scan.axis if a == scan.bound else a for a in axes))
+        if scan.scores is not None:
+            largest = self._scan(replace(scan, name="max", arg=scan.scores, scores=None), dtype)
+            finite = self.scalar("lt", self.scalar("abs", largest), Value(self.ops.literal(math.inf, self.dtype(dtype)), ()))
+            result = self.scalar("where", finite, result, Value(self.ops.literal(math.nan, self.dtype(dtype)), ()))
+        return self.cast(result, compute, dtype)
 
     def _online(self, term: Term) -> Value:
         if term.data[0] != "softmax":
@@ -416,8 +421,8 @@ def product_axes(a: Value, b: Value, axes: tuple[Axis, ...]) -> tuple[Axis, ...]
 
 def operands(term: Term) -> tuple[Term, ...]:
     """The terms from whose values `term` is computed; products below a sum are taken apart and never stored."""
-    if (scan := running(term)) is not None:
-        return (scan.arg,)
+    if (scan := one_scan(term)) is not None:
+        return scan.operands
     if term.head == "reduce" and term.data[0] == "sum":
         return sum_of_product(term)[1]
     if term.head == "online":
@@ -425,6 +430,12 @@ def operands(term: Term) -> tuple[Term, ...]:
             return (spelled(term),)
         return (term.args[0], *product(term.args[1]))
     return term.args
+
+
+def one_scan(term: Term) -> Running | None:
+    """A reduction as a running fold, where that keeps every NaN."""
+    found = running(term)
+    return None if found is not None and found.weighs else found
 
 
 def sum_of_product(term: Term) -> tuple[tuple[Axis, ...], tuple[Term, ...]]:

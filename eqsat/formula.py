@@ -62,7 +62,7 @@ def _spell(term: Term, args: list[str]) -> str:
             return f"{term.data[0]}[{axis}:{axis.extent}]({_bare(args[0])})"
         case "scan":
             name, axis, reverse = term.data
-            return f"cum{name}[{'-' if reverse else ''}{axis}]({_bare(args[0])})"
+            return f"cum{name}[{'-' if reverse else ''}{axis}]({'; '.join(map(_bare, reversed(args)))})"
         case "online":
             name, axis, dtype = term.data
             weight = "" if dtype == term.args[0].dtype else f", {dtype}"

@@ -13,6 +13,7 @@ from typing import Any
 import ml_dtypes  # noqa: F401  registers bfloat16 and float8 with NumPy
 import numpy as np
 
+from eqsat import numpy_lax
 from eqsat.index import Axis, Dynamic, Index, Quotient
 from eqsat.notation import Tensor, Window
 from eqsat.numpy_lax import jnp, lax
@@ -143,6 +144,8 @@ class _Machine:
                 self.loop(statement, values)
             elif isinstance(statement, Store):
                 self.store(statement, values)
+            elif isinstance(statement, Scan) and statement.scores is not None:
+                self.scan_pairs(statement, values)
             else:
                 self.bind(values, statement.out, _FORMS[type(statement)](self, statement, values))
 
@@ -226,6 +229,14 @@ class _Machine:
         turned = np.flip(values[s.arg], d) if s.reverse else values[s.arg]
         total = getattr(np, REDUCTIONS[s.op].numpy).accumulate(turned, axis=d, dtype=s.out.dtype)
         return np.flip(total, d) if s.reverse else total
+
+    def scan_pairs(self, s: Scan, values: dict[Value, Array]) -> None:
+        assert s.largest is not None
+        axes, shape = s.out.axes, self.shape(s.out.axes)
+        sums, scores = (np.broadcast_to(self.spread(values[v], v.axes, axes), shape) for v in s.operands)
+        totals, largest = numpy_lax.scan_softsum(scores, sums, axes.index(s.axis), s.reverse)
+        self.bind(values, s.out, totals)
+        self.bind(values, s.largest, largest)
 
     def dot(self, s: Dot, values: Mapping[Value, Array]) -> Array:
         alike = s.a.dtype == s.b.dtype or {s.a.dtype, s.b.dtype} == {"float32", PART}

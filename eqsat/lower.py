@@ -8,23 +8,23 @@ Masks, identities in padding, guards and the dtype of every operation are decide
 
 from __future__ import annotations
 
-import builtins
-import keyword
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property, partial
+from functools import partial
 
 import ml_dtypes  # noqa: F401  registers bfloat16 and float8 with NumPy
 import numpy as np
 
 from eqsat.index import Axis, Index, flatten
 from eqsat.limits import limits_of
-from eqsat.notation import Kernel, Stored, Term, Window, const, const_value, dimension_indices, pos, scalar
+from eqsat.lower_scans import ScanLowering
+from eqsat.notation import Kernel, Stored, Term, Window, const, const_value, dimension_indices
 from eqsat.online import ONLINE, exponential, leaders, rescaling, settled
 from eqsat.scalars import DTYPES, REDUCTIONS, SCALARS
 from eqsat.scans import scanned
 from eqsat.schedule import Schedule
+from eqsat.statements import TOTALS, Scope, held, stem
 from eqsat.steady import Part, parts
-from eqsat.tile import Carry, Cast, Compute, Const, Dot, Load, Loop, Position, Reduce, Scan, Statement, Store, TileProgram, Value
+from eqsat.tile import Carry, Dot, Load, Loop, Position, Reduce, Statement, Store, TileProgram, Value
 from eqsat.tiling import Guard, Tiling, identity_of, is_mask, scaled
 
 WIDE = 2**31
@@ -66,69 +66,15 @@ def _described(output: Stored) -> str:
     return f"{text}, zeros to begin with" if isinstance(output, Window) and output.zeroed else text
 
 
-class _Held(Term):
-    """A value that a loop carries, named inside the loop: data is (reduction, "old" or "new")."""
-
-    @cached_property
-    def axes(self) -> frozenset[Axis]:  # the loop's axis is among them, which keeps it inside the loop
-        reduction: Term = self.data[0]
-        return reduction.axes | {reduction.bound}  # type: ignore[arg-type]
-
-
-class _Scope:
-    """A place for statements: the top of the program or the inside of a loop over `axis`."""
-
-    def __init__(self, roots: Iterable[Term], parent: _Scope | None = None, axis: Axis | None = None):
-        self.roots, self.parent, self.axis = tuple(roots), parent, axis
-        self.body: list[Statement] = []
-        self.memo: dict[tuple[Term, str], Value] = {}
-        self.carries: list[Carry] = []  # of scans: they go on from tile to tile
-        self.backward: bool | None = None  # the direction that a scan needs
-        self.open: frozenset[Axis] = (parent.open if parent else frozenset()) | ({axis} if axis else frozenset())
-
-    def home(self, term: Term) -> _Scope:
-        """The outermost place at which the loop axes of `term` have values."""
-        scope = self
-        while scope.parent is not None and scope.axis not in term.axes:
-            scope = scope.parent
-        return scope
-
-
-class _Names:
-    """Unique names for values: none is a tensor, an axis, a keyword, a builtin or something a printer may use."""
-
-    def __init__(self, kernel: Kernel, tiling: Tiling):
-        self.taken = {*keyword.kwlist, *keyword.softkwlist, *dir(builtins), *_PRINTERS, kernel.name}
-        self.taken |= {t.name for t in (*kernel.inputs, *kernel.outputs)} | {a.name for a in tiling.tiles}
-
-    def fresh(self, base: str) -> str:
-        """`base` or the nearest free name to it."""
-        base = f"{base}_" if keyword.iskeyword(base) or base in dir(builtins) else base
-        name, number = base, 1
-        while name in self.taken:
-            name, number = f"{base}_{number}", number + 1
-        self.taken.add(name)
-        return name
-
-
-_PRINTERS = ("tl", "triton", "libdevice", "jax", "jnp", "lax", "np", "pl", "pltriton", "pid")
-
-
-class _Lowering:
-    """Emits the statements of one kernel.
-
-    Values are remembered per place, term and stage: "value" has the term's dtype; "wide" has the dtype to compute in and
-    is rounded to the term's; "raw" has the dtype to compute in, before rounding.
-    """
+class _Lowering(ScanLowering):
+    """Emits the statements of one kernel."""
 
     def __init__(self, tiling: Tiling):
-        self.tiling = tiling
-        self.names = _Names(tiling.kernel, tiling)
+        super().__init__(tiling)
         self.starts: dict[Term, Value] = {}  # accumulators that the loop of a sum goes on with
         self.in_memory_order: set[Term] = set()  # loads that only matrix instructions read
-        # names that say more than the operation does
-        self.named: dict[Term, str] = {roots[0]: f"{o.name}_tile" for o, roots in tiling.outputs if roots[0].head in SCALARS}
-        self.top = _Scope(root for _, roots in tiling.outputs for root in roots)
+        self.named |= {roots[0]: f"{o.name}_tile" for o, roots in tiling.outputs if roots[0].head in SCALARS}
+        self.top = Scope(root for _, roots in tiling.outputs for root in roots)
 
     def body(self) -> tuple[Statement, ...]:
         """All statements, outputs without loops first."""
@@ -140,9 +86,9 @@ class _Lowering:
             self._nest(axes, nests[axes], self.top)
         return tuple(self.top.body)
 
-    def _nest(self, axes: tuple[Axis, ...], outputs: list[tuple[Stored, Roots]], scope: _Scope) -> None:
+    def _nest(self, axes: tuple[Axis, ...], outputs: list[tuple[Stored, Roots]], scope: Scope) -> None:
         if axes:
-            inner = _Scope((root for _, roots in outputs for root in roots), scope, axes[0])
+            inner = Scope((root for _, roots in outputs for root in roots), scope, axes[0])
             self._nest(axes[1:], outputs, inner)
             scope.body.append(Loop(axes[0], tuple(inner.carries), tuple(inner.body), backward=bool(inner.backward)))
             return
@@ -153,28 +99,7 @@ class _Lowering:
 
     # --- statements ---
 
-    def _new(self, base: str, dtype: str, axes: Iterable[Axis]) -> Value:
-        return Value(self.names.fresh(base), dtype, self.tiling.block(axes))
-
-    def _compute(self, scope: _Scope, op: str, *args: Value, name: str) -> Value:
-        dtype = "bool" if SCALARS[op].result == "bool" else args[-1].dtype
-        out = self._new(name, dtype, (a for arg in args for a in arg.axes))
-        scope.body.append(Compute(out, op, args))
-        return out
-
-    def _cast(self, scope: _Scope, arg: Value, dtype: str) -> Value:
-        if arg.dtype == dtype:
-            return arg
-        out = self._new(f"{_stem(arg.name)}_{_SHORT.get(dtype, dtype)}", dtype, arg.axes)
-        scope.body.append(Cast(out, arg))
-        return out
-
-    def _const(self, scope: _Scope, value: float | int | bool, dtype: str, axes: Iterable[Axis] = (), name: str = "c") -> Value:
-        out = self._new(name, dtype, axes)
-        scope.body.append(Const(out, value))
-        return out
-
-    def _store(self, output: Stored, value: Value, operands: tuple[Value, ...], scope: _Scope) -> None:
+    def _store(self, output: Stored, value: Value, operands: tuple[Value, ...], scope: Scope) -> None:
         # a grid axis that the output lacks: only its first position stores, or programs would race
         missing = [t.axis for t in self.tiling.used if t.role == "grid" and t.count > 1 and t.axis not in output.axes]
         guards: list[Guard] = [(Index.of(a), a.extent) for a in output.axes if self.tiling.ragged(a)]
@@ -189,31 +114,31 @@ class _Lowering:
 
     # --- terms ---
 
-    def value(self, term: Term, scope: _Scope) -> Value:
+    def value(self, term: Term, scope: Scope) -> Value:
         """`term` in its own dtype."""
         self._compute_operands(term, scope)
         return self._remembered(term, "value", scope, self._value)
 
-    def wide(self, term: Term, scope: _Scope) -> Value:
+    def wide(self, term: Term, scope: Scope) -> Value:
         """`term`, rounded to its own dtype, in the dtype to compute in."""
         if DTYPES[term.dtype].compute == term.dtype:
             return self.value(term, scope)
         self._compute_operands(term, scope)
         return self._remembered(term, "wide", scope, self._wide)
 
-    def _remembered(self, term: Term, stage: str, scope: _Scope, make: Callable[[Term, _Scope], Value]) -> Value:
+    def _remembered(self, term: Term, stage: str, scope: Scope, make: Callable[[Term, Scope], Value]) -> Value:
         home = scope.home(term)
         if (term, stage) not in home.memo:
             home.memo[term, stage] = make(term, home)
         return home.memo[term, stage]
 
-    def _compute_operands(self, term: Term, scope: _Scope) -> None:
+    def _compute_operands(self, term: Term, scope: Scope) -> None:
         """Scalar operations below `term`, operands first: a long chain would recurse too deeply."""
         if (term, "raw") not in scope.home(term).memo:
             for operand in self._pending(term, scope):
                 self._remembered(operand, "raw", scope, self._raw)
 
-    def _pending(self, term: Term, scope: _Scope) -> Iterator[Term]:
+    def _pending(self, term: Term, scope: Scope) -> Iterator[Term]:
         """Scalar operations below `term` that have no value yet, operands first; reductions are not entered."""
         seen: set[Term] = set()
         stack = [(term, False)]
@@ -227,7 +152,7 @@ class _Lowering:
                     stack += [(t, True)] if t.head in SCALARS else []
                     stack += [(a, False) for a in reversed(t.args)]
 
-    def _value(self, term: Term, scope: _Scope) -> Value:
+    def _value(self, term: Term, scope: Scope) -> Value:
         match term.head:
             case "load":
                 return self._load(term, scope)
@@ -239,7 +164,7 @@ class _Lowering:
                 return self._cast(scope, self.wide(term.args[0], scope), term.dtype)
         return self._cast(scope, self._remembered(term, "raw", scope, self._raw), term.dtype)
 
-    def _wide(self, term: Term, scope: _Scope) -> Value:
+    def _wide(self, term: Term, scope: Scope) -> Value:
         compute = DTYPES[term.dtype].compute
         if term.head == "const":
             return self._const(scope, float(np.asarray(const_value(term), term.dtype)), compute)
@@ -247,11 +172,11 @@ class _Lowering:
             return self._remembered(term, "raw", scope, self._raw)
         return self._cast(scope, self.value(term, scope), compute)
 
-    def _raw(self, term: Term, scope: _Scope) -> Value:
+    def _raw(self, term: Term, scope: Scope) -> Value:
         if term.bound is not None:
             return self._reduction(term, scope)
         if term.head == "scan":
-            return self._scan(term, scope)
+            return self.scan(term, scope)
         return self._compute(scope, term.head, *(self.wide(a, scope) for a in term.args), name=self._name(term))
 
     def _name(self, term: Term) -> str:
@@ -263,7 +188,7 @@ class _Lowering:
             return self._name(term.args[1])
         return term.head
 
-    def _load(self, term: Term, scope: _Scope) -> Value:
+    def _load(self, term: Term, scope: Scope) -> Value:
         operands = tuple(self._address(self.value(a, scope), scope) for a in term.args)
         tensor = term.tensor
         out = self._new(f"{tensor.name}_tile", tensor.dtype, term.axes)
@@ -274,11 +199,11 @@ class _Lowering:
         scope.body.append(Load(out, tensor, term.indices, operands, guards, other, tensor.size >= WIDE))
         return out
 
-    def _address(self, value: Value, scope: _Scope) -> Value:
+    def _address(self, value: Value, scope: Scope) -> Value:
         """An operand of an index, as a signed integer that holds it."""
         return self._cast(scope, value, "int64" if value.dtype in ("int64", "uint32", "uint64") else "int32")
 
-    def _position(self, term: Term, scope: _Scope) -> Value:
+    def _position(self, term: Term, scope: Scope) -> Value:
         index: Index = term.data
         low, high = self.tiling.padded_range(index)
         if low == high:
@@ -291,7 +216,7 @@ class _Lowering:
 
     # --- reductions ---
 
-    def _reduction(self, term: Term, scope: _Scope) -> Value:
+    def _reduction(self, term: Term, scope: Scope) -> Value:
         axis = term.bound
         assert axis is not None
         compute = DTYPES[term.dtype].compute
@@ -303,7 +228,7 @@ class _Lowering:
             return scope.memo[term, "raw"]
         return self._fold(term.data[0], axis, term.args[0], scope, None)
 
-    def _fold(self, name: str, axis: Axis, body: Term, scope: _Scope, state: Value | None) -> Value:
+    def _fold(self, name: str, axis: Axis, body: Term, scope: Scope, state: Value | None) -> Value:
         """Fold one tile of `body` into `state`."""
         if name == "sum" and self.tiling.tile(axis) == 1 and self._continues(body, scope):
             return self._continue(body, scope, state)
@@ -317,16 +242,16 @@ class _Lowering:
         part = self._fold_tile(name, axis, body, scope)
         if state is None:
             return part
-        return self._compute(scope, REDUCTIONS[name].combine, state, part, name=f"{_stem(state.name)}_next")
+        return self._compute(scope, REDUCTIONS[name].combine, state, part, name=f"{stem(state.name)}_next")
 
-    def _continues(self, body: Term, scope: _Scope) -> bool:
+    def _continues(self, body: Term, scope: Scope) -> bool:
         """True for a sum that rounds nothing and serves nothing else: an enclosing sum may go on with its accumulator."""
         if body.head != "reduce" or body.data[0] != "sum" or body.data[1].extent < 2:
             return False
         exact = DTYPES[body.dtype].compute == body.dtype and self.tiling.uses[body] == 1
         return exact and scope.home(body) is scope and (body, "raw") not in scope.memo
 
-    def _continue(self, body: Term, scope: _Scope, state: Value | None) -> Value:
+    def _continue(self, body: Term, scope: Scope, state: Value | None) -> Value:
         """All taps of a convolution add to one accumulator."""
         if self.tiling.role(body.data[1]) != "loop":
             return self._fold("sum", body.data[1], body.args[0], scope, state)
@@ -334,7 +259,7 @@ class _Lowering:
             self.starts[body] = state
         return self.value(body, scope)
 
-    def _fold_tile(self, name: str, axis: Axis, body: Term, scope: _Scope) -> Value:
+    def _fold_tile(self, name: str, axis: Axis, body: Term, scope: Scope) -> Value:
         if self.tiling.tile(axis) == 1:
             return self.wide(body, scope)
         if name == "max" and (found := scaled(body)):
@@ -345,46 +270,11 @@ class _Lowering:
             if name not in ("sum", "prod"):
                 return arg
             arg = self.wide(self.tiling.spread(name, axis, body), scope)
-        out = self._new(_TOTALS.get(name, name), arg.dtype, (a for a in arg.axes if a != axis))
+        out = self._new(TOTALS.get(name, name), arg.dtype, (a for a in arg.axes if a != axis))
         scope.body.append(Reduce(out, name, arg, axis))
         return out
 
-    def _scan(self, term: Term, scope: _Scope) -> Value:
-        """The running fold inside a tile; in a loop it goes on from the tile before."""
-        (name, axis, reverse), body = term.data, term.args[0]
-        if self.tiling.tile(axis) > 1:
-            along = axis in self.tiling.block(body.axes)
-            body = self.tiling.filled(name, axis, body) if along else self.tiling.spread(name, axis, body)
-        arg = self.wide(body, scope)
-        if self.tiling.tile(axis) == 1:
-            part = arg
-        else:
-            part = self._new(f"cum{name}", arg.dtype, arg.axes)
-            scope.body.append(Scan(part, name, arg, axis, reverse))
-        return self._scan_on(term, part, scope) if self.tiling.role(axis) == "loop" else part
-
-    def _scan_on(self, term: Term, part: Value, scope: _Scope) -> Value:
-        """A tile's running fold behind those of the tiles before: what its last position holds is carried."""
-        (name, axis, reverse), outer = term.data, scope.parent
-        if scope.axis != axis or outer is None or scope.backward not in (None, reverse):
-            raise ValueError(f"axis {axis}: one loop scans in one direction, innermost, got {term}; make it resident")
-        scope.backward, dtype = reverse, part.dtype
-        others = tuple(a for a in part.axes if a != axis)
-        state = self._new(f"{_TOTALS[name]}_before", dtype, others)
-        init = self._const(outer, identity_of(name, dtype), dtype, others, f"{state.name}_start")
-        out = self._compute(scope, REDUCTIONS[name].combine, state, part, name=f"cum{name}")
-        kept = out
-        if (tile := self.tiling.tile(axis)) > 1:
-            lane = scalar("eq", pos(Index.of(axis) % tile, "int32"), const(0 if reverse else tile - 1, "int32"))
-            zero = self._const(scope, 0.0 if "float" in dtype else 0, dtype)
-            masked = self._new("last", dtype, out.axes)
-            scope.body.append(Compute(masked, "where", (self.value(lane, scope), out, zero)))
-            kept = self._new(f"{state.name}_next", dtype, others)
-            scope.body.append(Reduce(kept, "sum", masked, axis))
-        scope.carries.append(Carry(state, init, kept, self._new(f"{state.name}_end", dtype, others)))
-        return out
-
-    def _loop(self, term: Term, scope: _Scope) -> None:
+    def _loop(self, term: Term, scope: Scope) -> None:
         """The loop of a reduction and of all others that are ready here and run over the same axis."""
         axis = term.bound
         assert axis is not None
@@ -403,8 +293,8 @@ class _Lowering:
         for t, b in zip(group, before, strict=True):
             scope.memo[t, "raw"] = scope.memo[b, "raw"]
 
-    def _loop_over(self, axis: Axis, part: Part, scope: _Scope) -> None:
-        inside = _Scope((a for t in part.terms for a in t.args), scope, axis)
+    def _loop_over(self, axis: Axis, part: Part, scope: Scope) -> None:
+        inside = Scope((a for t in part.terms for a in t.args), scope, axis)
         carries = [self._carry_reduce(t, inside) if t.head == "reduce" else self._carry_online(t, inside) for t in part.terms]
         bounds = (None, None) if inside.carries else self.tiling.stepped(axis, part.low, part.high)
         loop = Loop(axis, (*carries, *inside.carries), tuple(inside.body), *bounds, backward=bool(inside.backward))
@@ -412,17 +302,17 @@ class _Lowering:
         if scope.parent is None:  # or what the next loop takes out of all of them could have one of these names
             self.names.taken -= {v.name for v in loop.inner}
 
-    def _bounds(self, group: Iterable[Term], scope: _Scope) -> tuple[Index | None, Index | None]:
+    def _bounds(self, group: Iterable[Term], scope: Scope) -> tuple[Index | None, Index | None]:
         """Between which positions a loop has something to add, for the first and last position of every tile around it."""
         limits = limits_of(group, self.tiling.kernel.exact)
         low = (self.tiling.extreme(scope.open, b, -1) for b in limits.low)
         high = (self.tiling.extreme(scope.open, b, 1) for b in limits.high)
         return next((b for b in low if b is not None), None), next((b for b in high if b is not None), None)
 
-    def _available(self, term: Term, scope: _Scope) -> bool:
+    def _available(self, term: Term, scope: Scope) -> bool:
         return self.tiling.loops(term.axes) <= scope.open
 
-    def _group(self, term: Term, scope: _Scope) -> list[Term]:
+    def _group(self, term: Term, scope: Scope) -> list[Term]:
         """Reductions for one loop; those that online ones depend on come before them."""
         here = [t for t in self.tiling.loop_reductions(scope.roots) if t.bound == term.bound and self._ready(t, scope)]
         group = list(dict.fromkeys([*here, term]))
@@ -430,25 +320,25 @@ class _Lowering:
         plain = [t for t in group if t.head == "reduce"]
         return list(dict.fromkeys([*leading, *plain, *group]))
 
-    def _ready(self, term: Term, scope: _Scope) -> bool:
+    def _ready(self, term: Term, scope: Scope) -> bool:
         """True if `term` belongs at `scope`, is still to be computed, and waits for no other reduction."""
         if not self._available(term, scope) or scope.home(term) is not scope or (term, "raw") in scope.memo:
             return False
         below = (t for t in self.tiling.loop_reductions(term.args) if self._available(t, scope))
         return all((t, "raw") in scope.home(t).memo for t in below)
 
-    def _carry_reduce(self, term: Term, scope: _Scope) -> Carry:
+    def _carry_reduce(self, term: Term, scope: Scope) -> Carry:
         name, axis = term.data
         carry = self._carry(term, scope, name, lambda state: self._fold(name, axis, term.args[0], scope, state))
         stage = "value" if DTYPES[term.dtype].compute == term.dtype else "wide"
-        for held, value in (("old", carry.state), ("new", carry.result)):
-            scope.memo[_held(term, held), stage] = value
+        for which, value in (("old", carry.state), ("new", carry.result)):
+            scope.memo[held(term, which), stage] = value
         return carry
 
-    def _carry_online(self, term: Term, scope: _Scope) -> Carry:
+    def _carry_online(self, term: Term, scope: Scope) -> Carry:
         """Elements relative to what leads so far; what was folded before is corrected when that changes."""
-        row, axis, own = ONLINE[term.data[0]], term.data[1], _held(term, "old")
-        old, new = (tuple(_held(leader, which) for leader in leaders(term)) for which in ("old", "new"))
+        row, axis, own = ONLINE[term.data[0]], term.data[1], held(term, "old")
+        old, new = (tuple(held(leader, which) for leader in leaders(term)) for which in ("old", "new"))
         if row.name == "softmax":
             self.named |= {settled(new[0]): "m_safe", rescaling(old, new): "rescale", exponential(term, new): "p"}
             self.value(rescaling(old, new), scope)
@@ -456,16 +346,16 @@ class _Lowering:
         def result(state: Value) -> Value:
             scope.memo[own, "value"] = state
             kept = row.kept(term, own, old, new)
-            self.named[kept] = f"{_stem(state.name)}_kept"
+            self.named[kept] = f"{stem(state.name)}_kept"
             return self._fold(row.fold, axis, row.element(term, new), scope, self.value(kept, scope))
 
         return self._carry(term, scope, row.fold, result, "total" if row.rounds else "place")
 
-    def _carry(self, term: Term, scope: _Scope, name: str, result: Callable[[Value], Value], base: str = "") -> Carry:
+    def _carry(self, term: Term, scope: Scope, name: str, result: Callable[[Value], Value], base: str = "") -> Carry:
         """The accumulator of a reduction; its final value is the reduction."""
         outer = scope.parent
         assert outer is not None
-        dtype, base = DTYPES[term.dtype].compute, base or _TOTALS.get(name, name)
+        dtype, base = DTYPES[term.dtype].compute, base or TOTALS.get(name, name)
         state = self._new("acc" if len(self.tiling.block(term.axes)) > 1 else base, dtype, term.axes)
         init = self.starts.pop(term, None)
         if init is None:
@@ -476,23 +366,8 @@ class _Lowering:
         return Carry(state, init, passed, final)
 
 
-_TOTALS = {"sum": "total", "prod": "total", "max": "m", "min": "m", "or": "some", "and": "every"}
-_SHORT = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64", "int32": "i32", "int64": "i64"}
-
-
 def _in_memory_order(axes: tuple[Axis, ...], term: Term) -> tuple[Axis, ...]:
     """The axes of a block, that of the largest steps in memory first: what matrix instructions read best."""
     offset = flatten(term.indices, term.tensor.shape)
     step = {atom: abs(c) for atom, c in offset.terms if isinstance(atom, Axis)}
     return tuple(sorted(axes, key=lambda a: -step.get(a, 0)))
-
-
-def _held(reduction: Term, which: str) -> Term:
-    return _Held("held", (), (reduction, which), reduction.dtype)
-
-
-def _stem(name: str) -> str:
-    """The name without what lowering itself appended."""
-    for ending in ("_kept", "_next", "_tile"):
-        name = name.removesuffix(ending)
-    return name

@@ -15,7 +15,8 @@ reduce(name, axis, arg)               fold over all values of an axis, which it 
 online(axis, s, v, weight)            sum over k of cast(weight, exp(s - max_k s)) * v, in one pass over k; other reductions that
                                       depend on another over the same axis are the rows of `eqsat.online`
 scan(name, axis, arg, reverse)        fold over all positions of a free axis up to one's own, or from it on; only when a kernel
-                                      is priced and lowered: elsewhere it is a masked fold (see `eqsat.scans`)
+                                      is priced and lowered: elsewhere it is a masked fold (see `eqsat.scans`); "softsum" is that
+                                      of an online sum, with the scores behind `reverse`
 ====================================  ======================================================================
 """
 
@@ -247,9 +248,9 @@ def online(axis: Axis, s: Term, v: Term, weight: str, name: str = "softmax") -> 
     return Term("online", (s, v), (name, axis, weight), v.dtype)
 
 
-def scan(name: str, axis: Axis, arg: Term, reverse: bool) -> Term:
+def scan(name: str, axis: Axis, arg: Term, reverse: bool, *scores: Term) -> Term:
     """The running fold of `arg` along `axis`, which stays free."""
-    return Term("scan", (arg,), (name, axis, reverse), arg.dtype)
+    return Term("scan", (arg, *scores), (name, axis, reverse), arg.dtype)
 
 
 def rebuild(term: Term, args: tuple[Term, ...]) -> Term:
@@ -300,7 +301,7 @@ def _scan_along(term: Term, values: Mapping[Axis, Index], args: tuple[Term, ...]
     other = next(iter(target.axes), axis)
     if target != Index.of(other) or other.extent != axis.extent or any(other in v.axes for a, v in values.items() if a != axis):
         raise ValueError(f"substitution into {term}: a scan along {axis} needs an axis of its own, got {target}")
-    return scan(name, other, args[0], reverse)
+    return scan(name, other, args[0], reverse, *args[1:])
 
 
 def _shifted(values: Mapping[Axis, Index], by: int) -> Mapping[Axis, Index]:

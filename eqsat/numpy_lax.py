@@ -106,6 +106,18 @@ def _scan(combine: np.ufunc) -> Any:
     return wrapped
 
 
+def scan_softsum(scores: Array, sums: Array, axis: int, reverse: bool) -> tuple[Array, Array]:
+    """Running sums of sums * exp(scores - m), m being the running maximum of the scores, which is the second result."""
+    s, v = (np.flip(np.moveaxis(x, axis, 0), 0) if reverse else np.moveaxis(x, axis, 0) for x in (scores, sums))
+    largest = np.maximum.accumulate(s, axis=0)
+    totals = np.array(v, copy=True)
+    for n in range(1, len(s)):  # equal maxima, infinite ones too, leave what was summed
+        old, new = (np.where(x == largest[n], 0, x - largest[n]) for x in (largest[n - 1], s[n]))
+        totals[n] = totals[n - 1] * np.exp(old) + v[n] * np.exp(new)
+    totals, largest = (np.moveaxis(np.flip(x, 0) if reverse else x, 0, axis) for x in (totals, largest))
+    return totals, largest
+
+
 def _where(condition: Array, a: Array, b: Array) -> Array:
     """NumPy's, but a Python number has the dtype of the other operand: NumPy makes bfloat16 and NaN float32."""
     return np.where(condition, np.asarray(a, b.dtype) if isinstance(a, float) else a, b)
@@ -138,6 +150,7 @@ lax = SimpleNamespace(
     convert_element_type=_convert,
     bitwise_and=np.bitwise_and,
     bitwise_or=np.bitwise_or,
+    scan_softsum=lambda *operands: scan_softsum(*operands)[0],
     cumsum=_scan(np.add),
     cumprod=_scan(np.multiply),
     cummax=_scan(np.maximum),

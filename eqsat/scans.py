@@ -11,10 +11,12 @@ and over the positions in a chunk: what a scan that is split over programs becom
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf, nan
 
 from eqsat.index import Axis, Index, Remainder
 from eqsat.limits import Limits, is_identity, positions_where
-from eqsat.notation import Kernel, Stored, Term, Window, dimension_indices, rebuild, scan, substitute
+from eqsat.notation import Kernel, Stored, Term, Window, const, dimension_indices, rebuild, scalar, scan, substitute
+from eqsat.scalars import DTYPES
 
 SCANS = ("sum", "prod", "max", "min")
 COMPARISONS = ("le", "ge", "lt", "gt")
@@ -30,29 +32,53 @@ class Running:
     axis: Axis
     reverse: bool
     arg: Term
+    scores: Term | None = None  # of a sum of exponentials
+
+    @property
+    def operands(self) -> tuple[Term, ...]:
+        return (self.arg,) if self.scores is None else (self.arg, self.scores)
+
+    @property
+    def weighs(self) -> bool:
+        """True if op by op a NaN shows also where its weight is 0, at a position that is not passed (see `eqsat.limits`)."""
+        return self.scores is not None and self.arg.head != "const"
 
 
 def running(term: Term) -> Running | None:
     """A reduction as a running fold; None if its mask is another one, or what it folds depends on the position itself."""
-    if term.head != "reduce" or term.data[0] not in SCANS or term.args[0].head != "where":
+    if (body := _masked(term)) is None:
         return None
-    (name, bound), (predicate, arg, otherwise) = term.data, term.args[0].args
-    if predicate.head not in COMPARISONS or not is_identity(otherwise, name):
+    (name, bound, *_), (predicate, arg, otherwise) = term.data, body.args
+    online = term.head == "online"
+    if not is_identity(otherwise, "max" if online else name):
         return None
-    limits = positions_where(predicate, bound, True)
+    limits, weights = positions_where(predicate, bound, True), term.args[1:]
     for axis in predicate.axes - {bound}:
         forward = Limits(high=(Index.of(axis) + 1,))
-        if limits in (forward, Limits(low=(Index.of(axis),))) and axis.extent == bound.extent and axis not in arg.axes:
-            return Running(name, bound, axis, limits != forward, arg)
+        apart = not any(axis in t.axes for t in (arg, *weights))
+        if limits in (forward, Limits(low=(Index.of(axis),))) and axis.extent == bound.extent and apart:
+            found = Running(name, bound, axis, limits != forward, arg)
+            return replace(found, name="softsum", arg=weights[0], scores=arg) if online else found
     return None
+
+
+def _masked(term: Term) -> Term | None:
+    """What a reduction that may be a running fold folds: a choice by comparing positions."""
+    if term.head == "online":
+        dtypes = {term.data[2], *(t.dtype for t in term.args), DTYPES[term.dtype].compute}
+        found = term.data[0] == "softmax" and len(dtypes) == 1  # nothing is rounded on the way
+    else:
+        found = term.head == "reduce" and term.data[0] in SCANS
+    body = term.args[0] if found else None
+    return body if body is not None and body.head == "where" and body.args[0].head in COMPARISONS else None
 
 
 def restarting(term: Term) -> tuple[Axis, int] | None:
     """The axis along which a running fold starts anew, and after how many positions; None if it is none that does."""
-    if term.head != "reduce" or term.args[0].head != "where" or term.args[0].args[0].head not in COMPARISONS:
+    if (body := _masked(term)) is None:
         return None
     length = term.data[1].extent
-    for side in term.args[0].args[0].args:
+    for side in body.args[0].args:
         for atom, _ in side.data.terms if side.head == "pos" else ():
             if isinstance(atom, Remainder) and atom.divisor == length and len(atom.index.axes) == 1:
                 (axis,) = atom.index.axes
@@ -92,7 +118,7 @@ def chunked(kernel: Kernel) -> Kernel:
 def scanned(kernel: Kernel) -> Kernel:
     """The kernel with scans for running folds; the same one if it has none."""
     kernel = chunked(kernel)
-    found = {t: r for t in kernel.terms if (r := running(t)) is not None}
+    found = {t: r for t in kernel.terms if (r := running(t)) is not None and not (r.weighs and kernel.exact)}
     if not found:
         return kernel
     done: dict[Term, Term] = {}
@@ -101,8 +127,12 @@ def scanned(kernel: Kernel) -> Kernel:
         if t in found:
             r = found[t]
             try:
-                arg = substitute(done[r.arg], {r.bound: Index.of(r.axis)})
+                operands = [substitute(done[a], {r.bound: Index.of(r.axis)}) for a in r.operands]
             except ValueError:  # the axis is bound inside of what is folded
                 continue
-            done[t] = scan(r.name, r.axis, arg, r.reverse)
+            done[t] = scan(r.name, r.axis, operands[0], r.reverse, *operands[1:])
+            if r.scores is not None:  # of an infinite maximum the weights are NaN
+                largest = scan("max", r.axis, operands[1], r.reverse)
+                finite = scalar("lt", scalar("abs", largest), const(inf, largest.dtype))
+                done[t] = scalar("where", finite, done[t], const(nan, t.dtype))
     return replace(kernel, outputs=tuple(replace(o, term=done[o.term]) for o in kernel.outputs))

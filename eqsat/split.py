@@ -53,7 +53,7 @@ def splittable(kernel: Kernel) -> dict[Axis, list[Term]]:
         axis = t.bound
         exact = DTYPES[t.dtype].compute == t.dtype or (t.head == "reduce" and t.data[0] not in ("sum", "prod"))
         if axis is not None and t.axes <= outputs and exact:
-            if not any(u.bound == axis for a in t.args for u in a.walk()):
+            if not any(u.bound == axis for a in t.args for u in a.walk()) and not (t.head == "online" and running(t)):
                 found.setdefault(axis, []).append(t)
     return found
 

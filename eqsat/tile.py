@@ -133,13 +133,24 @@ class Reduce:
 
 @dataclass(frozen=True)
 class Scan:
-    """out = running fold of arg over `axis` (tile > 1, in arg.axes), from its end if `reverse`; extremes keep NaN."""
+    """out = running fold of arg over `axis` (tile > 1, in arg.axes), from its end if `reverse`; extremes keep NaN.
+
+    Beside `scores`, out is the running sum of arg * exp(scores - largest), `largest` being their running maximum: a scan of
+    pairs, (m, a) and (n, b) together being (max, a * exp(m - max) + b * exp(n - max)). `largest` has the axes of `out`, the
+    operands no others. Where a maximum is infinite the sum may be any number.
+    """
 
     out: Value
     op: str
     arg: Value
     axis: Axis
     reverse: bool
+    scores: Value | None = None
+    largest: Value | None = None
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return (self.arg,) if self.scores is None else (self.arg, self.scores)
 
 
 @dataclass(frozen=True)
@@ -195,7 +206,7 @@ class Loop:
         for s in self.body:
             if isinstance(s, Loop):
                 yield from s.inner
-            yield from [c.final for c in s.carries] if isinstance(s, Loop) else [] if isinstance(s, Store) else [s.out]
+            yield from [c.final for c in s.carries] if isinstance(s, Loop) else results(s)
 
 
 @dataclass(frozen=True)
@@ -217,6 +228,14 @@ class Store:
 
 
 Statement = Const | Position | Load | Compute | Cast | Reduce | Scan | Dot | Loop | Store
+
+
+def results(statement: Statement) -> tuple[Value, ...]:
+    """The values that a statement other than a loop makes."""
+    if isinstance(statement, Store | Loop):
+        return ()
+    second = statement.largest if isinstance(statement, Scan) else None
+    return (statement.out,) if second is None else (statement.out, second)
 
 
 @dataclass(frozen=True)

@@ -111,6 +111,8 @@ class Work:
                     total[points, "special", passes] += kind.special
             if t in self.absorbed or t.head in ("load", "const"):
                 continue
+            if t.head == "scan" and len(t.args) > 1:
+                total[scope, "special", passes] += 1  # for each pair
             row = SCALARS.get(t.head)
             weight = row.weight if row else SCANNING if t.head == "scan" else 1.0
             total[scope, row.unit if row else "vector", passes] += weight

@@ -8,12 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from lowered import BF16, F32, at, axes_of, check, cumulated, op, schedule, statements, stored
+from interpreters import INTERPRETERS
+from lowered import BF16, F32, at, axes_of, check, cumulated, op, random, schedule, statements, stored
 
 import eqsat
+from eqsat.backends.jax.emit import emit_kernel
+from eqsat.evaluate import evaluate
 from eqsat.index import Axis, Index
+from eqsat.interpret import interpret
 from eqsat.lower import lower
-from eqsat.notation import Kernel, Tensor, Term, cast, const, pos, reduce, scalar
+from eqsat.notation import Kernel, Tensor, Term, cast, const, online, pos, reduce, scalar
 from eqsat.scans import SCANS, running, scanned
 from eqsat.tile import Loop, Reduce, Scan
 from eqsat.work import Work
@@ -107,6 +111,48 @@ def test_narrow_sums_are_held_in_float32() -> None:
     check(kernel, schedule(kernel, x1="loop 64"), {x: np.ones((2, 600), BF16)}, tolerance=4e-3)
 
 
+# --- running sums of exponentials ---
+
+
+def exponentials(n: int, reverse: bool, weighted: bool) -> Kernel:
+    """Running log-sum-exps of rows; or running means of `w` with the exponentials as weights."""
+    x, w, (i, j), r = Tensor("x", (3, n), F32), Tensor("w", (3, n), F32), axes_of(3, n), Axis("r0", n)
+    s = masked_scores(j, r, at(x, i, r), reverse)
+    total = online(r, s, const(1, F32), F32)
+    if weighted:
+        term = op("div", online(r, s, at(w, i, r), F32), total)
+    else:
+        largest = reduce("max", r, s)
+        finite = op("lt", op("abs", largest), float("inf"))
+        term = op("where", finite, op("add", largest, op("log", total)), largest)
+    return Kernel("exponentials", (stored("y", (3, n), term),), exact=not weighted)
+
+
+def masked_scores(axis: Axis, bound: Axis, term: Term, reverse: bool) -> Term:
+    mask = op("ge" if reverse else "le", pos(Index.of(bound), "int32"), pos(Index.of(axis), "int32"))
+    return op("where", mask, term, float("-inf"))
+
+
+@pytest.mark.parametrize("plan", ["resident", "loop 16", "loop 4", "loop 1"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_running_sums_of_exponentials(plan: str, weighted: bool, reverse: bool) -> None:
+    for n in (2, 17, 40):
+        kernel = exponentials(n, reverse, weighted)
+        program = lower(kernel, schedule(kernel, x0=2, x1=plan))
+        assert not statements(program, Reduce) or plan != "resident"
+        assert plan == "loop 1" or sum(s.scores is not None for s in statements(program, Scan)) == 1 + weighted
+        arrays = {t: random(t) for t in program.inputs}
+        x = arrays[next(t for t in program.inputs if t.name == "x")]
+        x *= 100  # exponentials would overflow
+        x[0, : n // 2] = -np.inf
+        x[1, n // 2], x[2, n // 3] = np.inf, np.nan
+        wanted = evaluate(kernel.outputs[0].term, kernel.outputs[0].axes, arrays, widen=True)
+        for name, run in INTERPRETERS.items() if (plan, n, reverse) == ("loop 4", 17, True) else [("tiles", interpret)]:
+            (got,) = run(program, [arrays[t] for t in program.inputs])
+            np.testing.assert_allclose(np.asarray(got), wanted, rtol=2e-5, err_msg=name)
+
+
 # --- whole programs ---
 
 X = jax.ShapeDtypeStruct((5, 37), jnp.float32)
@@ -133,6 +179,34 @@ def test_a_scan_of_a_softmax_is_one_kernel() -> None:
 def test_the_gradient_of_a_cumulative_sum_is_one_too() -> None:
     program = optimized(jax.grad(lambda x: (jnp.cumsum(x, 1) ** 2).sum()), X)
     assert not any(step for step in program.steps if getattr(step, "opaque", False)) and len(program.kernels) <= 2
+
+
+@pytest.mark.parametrize(("axis", "reverse"), [(1, False), (0, True)])
+def test_a_running_log_sum_exp_is_one_kernel(axis: int, reverse: bool) -> None:
+    def function(x: jax.Array) -> jax.Array:
+        return 2 * jax.lax.cumlogsumexp(x, axis, reverse=reverse) + x
+
+    program = optimized(function, X)
+    (planned,) = program.kernels
+    assert scanned(planned.kernel) is not planned.kernel
+    x = np.random.default_rng(0).standard_normal(X.shape).astype(F32) * 1e4
+    x[0], x[1, 3], x[2, :3], x[3, 1] = -np.inf, np.inf, -np.inf, np.nan
+    (got,) = program.run(jnp.asarray(x))
+    np.testing.assert_allclose(got, function(jnp.asarray(x)), rtol=1e-6)
+
+
+def test_arrays_run_a_running_log_sum_exp_as_a_scan() -> None:
+    (planned,) = eqsat.optimize(lambda x: jax.lax.cumlogsumexp(x, 0), jax.ShapeDtypeStruct((1 << 20,), jnp.float32)).kernels
+    assert "lax.associative_scan" in emit_kernel(planned.kernel)
+
+
+def test_a_running_softmax_takes_each_key_once() -> None:
+    def weighted(k: jax.Array, v: jax.Array) -> jax.Array:  # as RWKV's channels are mixed over time
+        seen = jnp.tril(jnp.ones((len(k), len(k)), bool))[:, :, None]
+        return (jax.nn.softmax(jnp.where(seen, k, -jnp.inf), 1) * v).sum(1)
+
+    (planned,) = eqsat.optimize(weighted, *2 * [jax.ShapeDtypeStruct((50, 6), jnp.float32)]).kernels
+    assert sum(s.scores is not None for s in statements(lower(planned.kernel, planned.schedule), Scan)) == 2
 
 
 def test_a_causal_mean_is_a_scan() -> None:

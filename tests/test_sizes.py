@@ -111,6 +111,14 @@ def running_maximum(x):
     return jax.lax.cummax(x, 0, reverse=True) + x
 
 
+def running_log_sum_exp(x):
+    return jax.lax.cumlogsumexp(x * 9, 1, reverse=True)
+
+
+def split_running_sum(x):
+    return jnp.cumsum(wide(x)).astype(x.dtype)
+
+
 def extremes(x):
     return jnp.argmax(x, -1), jnp.argmin(x, 0), jnp.max(x, -1)
 
@@ -163,6 +171,8 @@ FAMILIES = {
     "greedy": (greedy, lambda n: ((17, 40), (40, n + 1)), ("int8",)),
     "variance": (variance, lambda n: ((5, n),), FLOATS),
     "split_sum": (split_sum, lambda n: ((n, 512),), ALL),
+    "split_running_sum": (split_running_sum, lambda n: ((n, 512),), ALL),
+    "running_log_sum_exp": (running_log_sum_exp, lambda n: ((3, n),), FLOATS),
 }
 
 

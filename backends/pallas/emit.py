@@ -22,6 +22,16 @@ from eqsat.tile import Carry, Cast, Compute, Const, Dot, Load, Loop, Position, R
 
 IMPORTS = ("import jax", "import jax.numpy as jnp", "from jax import lax", "from jax.experimental import pallas as pl")
 
+SOFTSUM = (
+    "def softsum(a, b):",
+    '    """Sums of exponentials, each beside the maximum that it is relative to, as one relative to the greater."""',
+    "    less = jnp.where(a[0] == b[0], 0.0, -jnp.abs(a[0] - b[0]))",
+    "    weight = jnp.exp(less)",
+    "    return jnp.maximum(a[0], b[0]), jnp.where(a[0] < b[0], a[1] * weight + b[1], a[1] + b[1] * weight)",
+    "",
+    "",
+)
+
 
 def emit(program: TileProgram) -> str:
     """The text of a file with `run(*arrays, interpret=False, compiler_params=None) -> tuple of arrays`."""
@@ -31,7 +41,7 @@ def emit(program: TileProgram) -> str:
     kernel = printer.kernel()
     run = wrapper(program, printer.views, printer.tiles)
     head = _docstring([*program.header, *([""] if program.header and printer.notes else []), *printer.notes])
-    return "\n".join([*head, *IMPORTS, "", "", *kernel, "", "", *run, ""])
+    return "\n".join([*head, *IMPORTS, "", "", *printer.helpers, *kernel, "", "", *run, ""])
 
 
 def _docstring(text: Iterable[str]) -> list[str]:
@@ -57,6 +67,7 @@ class Printer:
         self.names = Names()
         self.views = views(program, self.tiles)
         self.notes: list[str] = []
+        self.helpers: tuple[str, ...] = ()
         self.positions = Positions(self.tiles, self.names)
         self.text_of, self.axes_of = self.positions.text_of, self.positions.axes_of
         self._inline = _inlined(program)
@@ -151,10 +162,23 @@ class Printer:
 
     def _scan(self, s: Scan) -> list[str]:
         axes = self.axes_of[s.arg]
-        if s.reverse or s.op != "sum":
+        if s.reverse or s.op != "sum" or s.scores is not None:
             self._note("Running folds other than forward sums are lowered by XLA and the interpreter alone.")
+        if s.scores is not None:
+            return self._scan_pairs(s)
         name = f"lax.cum{s.op}"
         return self._assign(s.out, f"{name}({self.text_of[s.arg]}, axis={axes.index(s.axis)}, reverse={s.reverse})", axes)
+
+    def _scan_pairs(self, s: Scan) -> list[str]:
+        """Running maxima, and sums of exponentials relative to them."""
+        assert s.scores is not None and s.largest is not None
+        axes, self.helpers = s.out.axes, SOFTSUM
+        scores, sums = (self._broadcast(v, axes) for v in (s.scores, s.arg))
+        names = [self.names(v, v.name) for v in (s.largest, s.out)]
+        for v, name in zip((s.largest, s.out), names, strict=True):
+            self._hold(v, name, axes)
+        call = f"lax.associative_scan(softsum, ({scores}, {sums}), axis={axes.index(s.axis)}, reverse={s.reverse})"
+        return [f"{', '.join(names)} = {call}"]
 
     def _dot(self, s: Dot) -> list[str]:
         axes = self.axes_of[s.acc] if s.acc else s.out.axes
@@ -340,8 +364,10 @@ def _other_uses(statement: Statement) -> tuple[Value, ...]:
     match statement:
         case Load():
             return statement.operands
-        case Cast() | Reduce() | Scan():
+        case Cast() | Reduce():
             return (statement.arg,)
+        case Scan():
+            return statement.operands
         case Dot():
             return (statement.acc,) if statement.acc else ()
         case Store():

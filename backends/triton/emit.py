@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from eqsat.index import Atom, Axis, Dynamic, Index, Quotient, flatten
 from eqsat.notation import Tensor
-from eqsat.scalars import DTYPES, REDUCTIONS, SCALARS, is_float
+from eqsat.scalars import DTYPES, is_float
 from eqsat.tile import (
     Carry,
     Cast,
@@ -30,11 +30,11 @@ from eqsat.tile import (
     grouped_axes,
     of_starts,
     padded_range,
+    results,
 )
 
-from .parts import helper
+from .functions import combination, product_of_parts, softsum
 from .plan import Plan, guarded_axes, mentioned, mentioned_below, whole_axis
-from .source import COMBINE
 from .text import LINE, OWN_NAMES, bare, file_text, identifier, is_primary, literal, one_argument, operation, primary, shape_text
 
 INT32 = 1 << 31
@@ -285,7 +285,7 @@ class _Printer:
             return self.store(s)
         if s.out in self.plan.inlined or s.out in self.plan.literals or s.out in self.plan.own:
             return None
-        target = f"{self.plan.name[s.out]} = "
+        target = f"{', '.join(self.plan.name[v] for v in reversed(results(s)))} = "
         if isinstance(s, Load):
             return self.call(target, "tl.load", self.load_arguments(s))
         if isinstance(s, Dot):
@@ -376,22 +376,23 @@ class _Printer:
             if row.nbytes < 4 and (row.kind != "float" or s.op != "sum"):
                 text += f".to(tl.{row.triton})"  # Triton folds narrow numbers in 32 bits
         else:
-            text = f"tl.reduce({arg}, {position}, {self.combine(s.op)})"
+            text = f"tl.reduce({arg}, {position}, {self.needed(combination(s.op))})"
         return self.spread(text, rest, s.out.axes)
 
     def scan(self, s: Scan) -> str:
         arg, position = self.operand(s.arg, s.out.axes), s.out.axes.index(s.axis)
         reverse = ", reverse=True" if s.reverse else ""
+        if s.scores is not None:
+            scores, sums = (bare(self.fill(self.operand(v, s.out.axes), v.axes, s.out.axes)) for v in (s.scores, s.arg))
+            return f"tl.associative_scan(({scores}, {sums}), {position}, {self.needed(softsum())}{reverse})"
         if s.op not in ("sum", "prod"):
-            return f"tl.associative_scan({arg}, {position}, {self.combine(s.op)}{reverse})"
+            return f"tl.associative_scan({arg}, {position}, {self.needed(combination(s.op))}{reverse})"
         row = DTYPES[s.out.dtype]
         return f"tl.cum{s.op}({arg}, axis={position}{reverse})" + (f".to(tl.{row.triton})" if row.nbytes < 4 else "")
 
-    def combine(self, op: str) -> str:
-        """A helper function for a reduction that Triton has no name for."""
-        name = COMBINE + REDUCTIONS[op].combine
-        expression = bare(SCALARS[REDUCTIONS[op].combine].triton.format("a", "b"))
-        self.helpers[name] = f"@triton.jit\ndef {name}(a, b):\n    return {expression}"
+    def needed(self, helper: tuple[str, str]) -> str:
+        """The name of a function that stands beside the kernel."""
+        name, self.helpers[name] = helper
         return name
 
     def dot(self, s: Dot, target: str) -> None:
@@ -406,8 +407,7 @@ class _Printer:
                     f"{target}{' + '.join([*acc, f'tl.dot({bare(operands[0])}, {bare(operands[1])}).to(tl.int32)'])}"
                 )
         if left.dtype != right.dtype:
-            name, text = helper("a" if left.dtype == "float32" else "b")
-            self.helpers[name] = text
+            name = self.needed(product_of_parts("a" if left.dtype == "float32" else "b"))
             return self.call(target, name, [*operands, *(acc or ["None"])])
         options = []
         if s.a.dtype == "float32":

@@ -14,7 +14,23 @@ from itertools import count
 
 from eqsat.index import Axis, Index
 from eqsat.scalars import SCALARS
-from eqsat.tile import Carry, Cast, Compute, Const, Dot, Load, Loop, Position, Reduce, Scan, Statement, Store, TileProgram, Value
+from eqsat.tile import (
+    Carry,
+    Cast,
+    Compute,
+    Const,
+    Dot,
+    Load,
+    Loop,
+    Position,
+    Reduce,
+    Scan,
+    Statement,
+    Store,
+    TileProgram,
+    Value,
+    results,
+)
 
 from .text import OWN_NAMES, identifier
 
@@ -33,8 +49,10 @@ def operands(statement: Statement) -> tuple[Value, ...]:
             return statement.operands
         case Compute():
             return statement.args
-        case Cast() | Reduce() | Scan():
+        case Cast() | Reduce():
             return (statement.arg,)
+        case Scan():
+            return statement.operands
         case Dot():
             return (statement.a, statement.b) + ((statement.acc,) if statement.acc else ())
         case Loop():
@@ -72,8 +90,8 @@ class Plan:
                 self.readers[value].append((statement, place))
             if isinstance(statement, Loop):
                 self._scan_loop(statement, place)
-            elif not isinstance(statement, Store):
-                self.definition[statement.out], self.place[statement.out] = statement, place
+            for value in results(statement):
+                self.definition[value], self.place[value] = statement, place
         return number
 
     def _scan_loop(self, loop: Loop, place: Place) -> None:

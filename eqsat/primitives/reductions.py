@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any
 
 from eqsat.index import Axis, Index
-from eqsat.notation import Term, cast, const, pos, scalar
+from eqsat.notation import Term, cast, const, level_of, online, pos, reduce, scalar, substitute
 from eqsat.primitives.table import Opaque, Out, View, choose, fold_axes, folded, reads
 from eqsat.scalars import DTYPES, REDUCTIONS, is_float
 
@@ -48,6 +49,11 @@ for _name in REDUCTIONS:
     reads(f"reduce_{_name}")(_reduction(_name))
 
 
+def _passed(place: Index, own: Index, reverse: bool) -> Term:
+    """True for the positions that a cumulative operation has passed at its own."""
+    return scalar("ge" if reverse else "le", pos(place, "int32"), pos(own, "int32"))
+
+
 def _running(name: str) -> Callable[..., Term]:
     """A cumulative operation: a fold of the positions up to one's own, or from it on."""
 
@@ -56,10 +62,9 @@ def _running(name: str) -> Callable[..., Term]:
             return x.at(out.indices)
         bound = fold_axes([x.shape[axis]])
         indices = [Index.of(bound[0]) if d == axis else i for d, i in enumerate(out.indices)]
-        place, own = pos(indices[axis], "int32"), pos(out.indices[axis], "int32")
         wide = accumulator(x.dtype) if name in _ROUNDING else x.dtype
         identity = const(REDUCTIONS[name].identity(wide), wide)
-        element = scalar("where", scalar("ge" if reverse else "le", place, own), cast(wide, x.at(indices)), identity)
+        element = scalar("where", _passed(indices[axis], out.indices[axis], reverse), cast(wide, x.at(indices)), identity)
         return cast(x.dtype, folded(name, bound, element))
 
     return read
@@ -67,6 +72,24 @@ def _running(name: str) -> Callable[..., Term]:
 
 for _primitive, _name in {"cumsum": "sum", "cumprod": "prod", "cummax": "max", "cummin": "min"}.items():
     reads(_primitive)(_running(_name))
+
+
+@reads("cumlogsumexp")
+def _running_log_sum_exp(out: Out, x: View, axis: int, reverse: bool = False, **_: Any) -> Term:
+    """The maximum up to one's own position, and the logarithm of the sum relative to it, where that is finite."""
+    if x.shape[axis] == 1:
+        return x.at(out.indices)
+    (place,) = fold_axes([x.shape[axis]])
+    indices = [Index.of(place) if d == axis else i for d, i in enumerate(out.indices)]
+    wide = accumulator(x.dtype)
+    passed = _passed(indices[axis], out.indices[axis], reverse)
+    element = scalar("where", passed, cast(wide, x.at(indices)), const(-inf, wide))
+    bound = Axis(f"r{level_of([element], [place])}", place.extent)
+    element = substitute(element, {place: Index.of(bound)})
+    largest = reduce("max", bound, element)
+    total = online(bound, element, const(1, wide), wide)
+    finite = scalar("lt", scalar("abs", largest), const(inf, wide))
+    return cast(x.dtype, scalar("where", finite, scalar("add", largest, scalar("log", total)), largest))
 
 
 def _extreme_place(name: str) -> Callable[..., Term]:
