@@ -205,7 +205,7 @@ def _operand(index: Index) -> str:
 
 def _evaluate(index: Index, leaf: object) -> Index:
     """Rebuild an index bottom-up; `leaf(atom)` gives an atom's new value, or None to descend into it."""
-    result = Index((), index.constant)
+    result: Index | None = None if index.terms and not index.constant else Index((), index.constant)
     for atom, coefficient in index.terms:
         value = leaf(atom)  # type: ignore[operator]
         if value is None:
@@ -215,7 +215,9 @@ def _evaluate(index: Index, leaf: object) -> Index:
                 value = _evaluate(atom.index, leaf) % atom.divisor
             else:
                 value = Index(((atom, 1),))
-        result = result + value * coefficient
+        part = value if coefficient == 1 else value * coefficient
+        result = part if result is None else result + part
+    assert result is not None
     return result
 
 

@@ -17,6 +17,7 @@ from eqsat.cost import FREE, OBJECTIVES, UNDER_A_CAP, Cost
 from eqsat.devices import Device, device
 from eqsat.egraph import Budget, Engine, Saturated, engine_for
 from eqsat.extract import PROVED, Choice, gap_of, in_order, searched
+from eqsat.garbage import collected_seldom
 from eqsat.graph import Graph
 from eqsat.hoisting import hoisted
 from eqsat.kernels import Candidate, Pool, Prices
@@ -60,6 +61,7 @@ class Request:
         return optimize(graph, **{**options, "rules": self.rules if rules is None else tuple(rules)})
 
 
+@collected_seldom()
 def optimize(
     fn: Callable[..., Any] | Graph,
     *args: Any,
@@ -308,15 +310,18 @@ class Search:
         self.card, self.rules, self.objective, self.deadline, self.cache = card, rules, objective, deadline, cache
         self.prices = prices
         self.plans: dict[Hashable, RegionPlan] = {}
+        self._keys: dict[Hashable, Hashable] = {}  # those of canonical forms: layers are mostly equal as they are written
         self._names: dict[str, int] = {}
 
     def plan(self, region: Region) -> RegionPlan:
         """The plan of all regions of one structure."""
-        own = local(region)
-        key = own.key
-        if key not in self.plans:
-            self.plans[key] = self._tuned(self.recalled(own))
-        return self.plans[key]
+        written = region.key
+        if written not in self._keys:
+            own = local(region)
+            key = self._keys[written] = own.key
+            if key not in self.plans:
+                self.plans[key] = self._tuned(self.recalled(own))
+        return self.plans[self._keys[written]]
 
     def recalled(self, region: Region) -> RegionPlan:
         """The plan of a region in canonical form, from the cache or new, which the cache then has."""

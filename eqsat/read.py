@@ -226,8 +226,8 @@ def is_positional(term: Term) -> bool:
     """True for a small value computed from positions alone (a mask, a stride, a scalar): cheaper anew than loaded."""
     if term.axes and not (term.dtype == "bool" or is_integer(term.dtype)):
         return False
-    heads = [t.head for t in term.walk()]
-    return len(heads) <= _LARGEST_POSITIONAL and not {"load", "reduce", "online"} & set(heads)
+    within = enumerate(term.walk(), 1)
+    return all(n <= _LARGEST_POSITIONAL and t.head not in ("load", "reduce", "online") for n, t in within)
 
 
 def unreadable(atom: Variable | Literal) -> str | None:

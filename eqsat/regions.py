@@ -128,18 +128,21 @@ class Canonical:
         return below if bound is None else max(below, bound_level(bound) + 1)
 
 
-def definition_at(tensor: Stored, indices: Sequence[Index], operands: tuple[Term, ...] = ()) -> Term | None:
+def definition_at(
+    tensor: Stored, indices: Sequence[Index], operands: tuple[Term, ...] = (), folds: dict[Term, Term] | None = None
+) -> Term | None:
     """The term of a stored tensor at an index, or None where it cannot be written.
 
     Outside of the tensor a load reads 0, and so does what is returned. An index may use loaded values (operands), if these surely
-    lie in the tensor.
+    lie in the tensor. What was folded for other definitions is looked up in `folds`.
     """
     bounds = ((0, n - 1) for n in tensor.shape)
     if operands and any(not (low <= i.range[0] and i.range[1] <= high) for i, (low, high) in zip(indices, bounds, strict=True)):
         return None
-    values = {axis: index for axis, index in zip(_axis_per_dimension(tensor), indices, strict=True) if axis is not None}
+    places = zip(_axis_per_dimension(tensor), indices, strict=True)
+    values = {axis: index for axis, index in places if axis is not None and index != Index.of(axis)}
     try:
-        term = refolded(substitute(tensor.term, values, None, operands))
+        term = refolded(substitute(tensor.term, values, None, operands), folds)
     except ValueError:
         if not operands:
             raise
@@ -291,12 +294,13 @@ def kept_steps(steps: Sequence[Any], outputs: Iterable[Tensor]) -> tuple[list[An
     needed = wanted | {t for s in steps if not isinstance(s, Stored) for t in s.inputs if isinstance(t, Tensor)}
     keep = boundaries(steps, needed)
     renamed: dict[Tensor, Tensor] = {}
+    folds: dict[Term, Term] = {}
     result: list[Any] = []
     for step in steps:
         if not isinstance(step, Stored):
             result.append(replace(step, inputs=tuple(renamed.get(t, t) if isinstance(t, Tensor) else t for t in step.inputs)))
             continue
-        renamed[step] = Stored(step.name, step.shape, step.dtype, _inlined(step.term, renamed, keep, {}), step.axes)
+        renamed[step] = Stored(step.name, step.shape, step.dtype, _inlined(step.term, renamed, keep, folds, {}), step.axes)
         if step in keep:
             result.append(renamed[step])
     return _early(result, {renamed.get(t, t) for t in wanted}), renamed
@@ -322,14 +326,16 @@ def _is_copy(step: Any) -> bool:
     return isinstance(step, Stored) and step.term.head == "load" and not step.term.args and isinstance(step.term.tensor, Stored)
 
 
-def _inlined(term: Term, renamed: dict[Tensor, Tensor], keep: set[Stored], memo: dict[Term, Term]) -> Term:
+def _inlined(
+    term: Term, renamed: dict[Tensor, Tensor], keep: set[Stored], folds: dict[Term, Term], memo: dict[Term, Term]
+) -> Term:
     if term not in memo:
-        args = tuple(_inlined(a, renamed, keep, memo) for a in term.args)
+        args = tuple(_inlined(a, renamed, keep, folds, memo) for a in term.args)
         if term.head != "load":
             memo[term] = folded(rebuild(term, args))
         elif (new := renamed.get(term.tensor)) is not None and term.tensor not in keep:
             assert isinstance(new, Stored)
-            inlined = definition_at(new, term.indices, args)
+            inlined = definition_at(new, term.indices, args, folds)
             assert inlined is not None  # what is gathered from is a boundary
             memo[term] = inlined
         else:

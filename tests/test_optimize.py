@@ -1,5 +1,7 @@
 """The whole path: functions in, fewer kernels out, the same numbers."""
 
+import gc
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -284,3 +286,18 @@ def test_tensors_of_one_term_may_have_other_shapes(numerics):
     wanted = np.tanh(np.asarray(x, np.float64))
     for found, right in zip(run_tiles(program, [x]), (wanted, np.repeat(wanted[:, None], 32, 1)), strict=True):
         np.testing.assert_allclose(found, right, rtol=1e-6)
+
+
+def test_thresholds_of_the_garbage_collector_are_back_after_a_search():
+    usual, within = gc.get_threshold(), []
+
+    def f(x):
+        within.append(gc.get_threshold())
+        if x.shape == (3,):
+            raise RuntimeError("stop")
+        return x + 1
+
+    eqsat.optimize(f, jnp.ones(4))
+    with pytest.raises(ValueError, match="stop"):
+        eqsat.optimize(f, jnp.ones(3))
+    assert gc.get_threshold() == usual and all(seen[0] > usual[0] for seen in within)

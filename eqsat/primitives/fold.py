@@ -40,14 +40,15 @@ def scalar(op: str, *args: Term) -> Term:
     return exact(op, *args)
 
 
-def refolded(term: Term) -> Term:
-    """A term of positions after a substitution, which may have decided comparisons in it."""
-    done: dict[Term, Term] = {}
-    for t in term.walk():
-        args = tuple(done[a] for a in t.args)
-        done[t] = (
-            scalar(t.head, *args) if t.head in SCALARS else converted(t.dtype, args[0]) if t.head == "cast" else rebuild(t, args)
-        )
+def refolded(term: Term, done: dict[Term, Term] | None = None) -> Term:
+    """A term of positions after a substitution, which may have decided comparisons in it; `done` may be shared by all calls."""
+    done = {} if done is None else done
+    if term not in done:
+        args = tuple(refolded(a, done) for a in term.args)
+        if term.head in SCALARS:
+            done[term] = scalar(term.head, *args)
+        else:
+            done[term] = converted(term.dtype, args[0]) if term.head == "cast" else rebuild(term, args)
     return done[term]
 
 

@@ -76,7 +76,8 @@ class View:
         return choose(tests, self.at(indices), zero(self.dtype) if fill is None else fill)
 
     def _places(self, indices: Sequence[Index]) -> dict[Axis, Index]:
-        return {Axis(f"x{d}", n): i for d, (n, i) in enumerate(zip(self.shape, indices, strict=True)) if n != 1}
+        places = zip(output_axes(self.shape), (i for n, i in zip(self.shape, indices, strict=True) if n != 1), strict=True)
+        return {axis: i for axis, i in places if i != Index.of(axis)}
 
     def _leaves_tensor(self, d: int) -> bool:
         """True if an index outside dimension `d` is outside the tensor that is loaded."""
