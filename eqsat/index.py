@@ -222,9 +222,15 @@ def _evaluate(index: Index, leaf: object) -> Index:
 
 
 def _rejoined(total: dict[Atom, int], constant: int) -> Index:
-    """Sum in normal form; ``x//n*n + x%n`` becomes ``x`` again."""
+    """Sum in normal form; ``x//n*n + x%n`` becomes ``x`` again, also where the remainder has less: ``(5*x)//3*3 + (2*x)%3``."""
     for atom, coefficient in list(total.items()):
         if isinstance(atom, Remainder) and coefficient:
+            for over in total:
+                if isinstance(over, Quotient) and over.divisor == atom.divisor and total[over] == coefficient * atom.divisor:
+                    less = Index(tuple((a, c % atom.divisor) for a, c in over.index.terms if c % atom.divisor))
+                    if less.terms == atom.index.terms and (over.index.constant - atom.index.constant) % atom.divisor == 0:
+                        rest = {a: c for a, c in total.items() if a not in (atom, over)}
+                        return _rejoined(rest, constant) + over.index * coefficient
             quotient = atom.index // atom.divisor  # as it would be spelled: (x//2)//5 is x//10
             whole = quotient.terms[0] if len(quotient.terms) == 1 and not quotient.constant else None
             if whole and total.get(whole[0]) == coefficient * atom.divisor * whole[1] and whole[0] != atom:

@@ -221,6 +221,8 @@ def test_known_simplifications():
     assert flat % 64 == Index.of(y)
     assert flat // 16 == Index.of(x) * 4 + Index.of(y) // 16
     assert (flat // 64) * 64 + flat % 64 == flat
+    long = flat * 7 + Index.of(y) * 3  # of which the remainder keeps less than the quotient
+    assert (long // 64) * 64 + long % 64 == long
     assert Index.of(y) // 64 == ZERO and Index.of(y) % 64 == Index.of(y)
     assert (Index.of(y) // 4) // 4 == Index.of(y) // 16
     assert (Index.of(y) % 16) % 4 == Index.of(y) % 4

@@ -171,8 +171,8 @@ FAMILIES = {
     "greedy": (greedy, lambda n: ((17, 40), (40, n + 1)), ("int8",)),
     "variance": (variance, lambda n: ((5, n),), FLOATS),
     "split_sum": (split_sum, lambda n: ((n, 512),), ALL),
+    "running_log_sum_exp": (running_log_sum_exp, lambda n: ((1, n),), FLOATS),
     "split_running_sum": (split_running_sum, lambda n: ((n, 512),), ALL),
-    "running_log_sum_exp": (running_log_sum_exp, lambda n: ((3, n),), FLOATS),
 }
 
 
