@@ -3,7 +3,8 @@
 The engine gives no proofs through its Python bindings, so need is found by leaving rules out. What a rule is worth is what the
 cheapest plan found without it costs more, all other rules being there. Rules with a trace in the plan are tried first; those that
 only made what other rules needed on the way are left out together, then, if that counts, by packs and by halves of those that do.
-Only rules that fired are worth a search. Searches share the prices of kernels, and their plans are kept in the cache.
+Only rules that fired are worth a search, or are there in one. Where the e-graph without a rule still has all of the plan, that
+costs the same. Other searches share the prices of kernels; plans are kept in the cache.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from eqsat.cost import FREE, Cost
 from eqsat.devices import Device
 from eqsat.egraph import engine_for
 from eqsat.extract import Choice, choose
-from eqsat.kernels import Candidate, Prices
+from eqsat.kernels import Candidate
 from eqsat.optimizer import Found, RegionPlan, Request, Search, search_region
 from eqsat.regions import Region
+from eqsat.rule import Rule
 
 log = logging.getLogger("eqsat")
 
@@ -58,7 +60,7 @@ class Ablation:
 
     def __init__(self, request: Request, card: Device, deadline: float) -> None:
         self.request, self.card, self.deadline = request, card, deadline
-        self._prices: dict[Hashable, Prices] = {}  # of the kernels of each region
+        self._found: dict[Hashable, list[Found]] = {}  # by region: with all rules, and others as cheap
 
     @property
     def late(self) -> bool:
@@ -71,15 +73,22 @@ class Ablation:
 
     def search(self, region: Region) -> Found:
         """The search with all rules."""
-        prices = self._prices.setdefault(region.key, {})
-        return search_region(engine_for(self.request.rules), region, self.card, self.request.objective, self._seconds, prices)
+        if region.key not in self._found:
+            engine, request = engine_for(self.request.rules), self.request
+            self._found[region.key] = [search_region(engine, region, self.card, request.objective, self._seconds)]
+        return self._found[region.key][0]
+
+    def fired(self, region: Region) -> list[Rule]:
+        """The rules that matched something in the search with all."""
+        names = {name.removesuffix("_back") for name in self.search(region).saturated.growth}
+        return [r for r in self.request.rules if r.name in names]
 
     def plan(self, region: Region, left_out: Iterable[str]) -> RegionPlan:
-        """The plan without some rules."""
-        left_out, prices = frozenset(left_out), self._prices.setdefault(region.key, {})
-        rules = [r for r in self.request.rules if r.name not in left_out]
+        """The plan by the rules that fired, without some."""
+        left_out = frozenset(left_out)
+        rules = [r for r in self.fired(region) if r.name not in left_out]
         deadline, cache = time.perf_counter() + self._seconds, cache_of(self.request.cache)
-        return Search(self.card, rules, self.request.objective, deadline, cache, prices).recalled(region)
+        return Search(self.card, rules, self.request.objective, deadline, cache, self._found[region.key]).recalled(region)
 
     def ablate(self, region: Region, label: str) -> Ablated:
         """Search a region again without each rule that its plan bears a trace of, then without those that fired on the way."""
@@ -124,8 +133,7 @@ class _Trial:
     def __init__(self, ablation: Ablation, region: Region, found: Found, label: str) -> None:
         self.ablation, self.region, self.found, self.label = ablation, region, found, label
         self.cost = total(found.choice.candidates)
-        names = {name.removesuffix("_back") for name in found.saturated.growth}
-        self.fired = [r.name for r in ablation.request.rules if r.name in names]
+        self.fired = [r.name for r in ablation.fired(region)]
         self.worth: dict[str, Cost] = {}
         self.untried: list[str] = []
 

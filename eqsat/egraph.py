@@ -12,17 +12,19 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from eqsat.index import Axis
+from eqsat.index import Axis, Index
 from eqsat.ingest import DTYPE_OF_BIT, Ingest, Row
-from eqsat.notation import Stored
+from eqsat.notation import Stored, Term, Window, dimension_indices, substitute
 from eqsat.regions import Region
 from eqsat.rule import PHASES, SIGNATURES, Rule, lower
 from eqsat.scalars import DTYPES, SCALARS
+
+NOWHERE = -1  # the class of a term that an e-graph has not
 
 
 class UnsoundRule(AssertionError):
@@ -51,6 +53,45 @@ class Saturated:
     def rows_of_rule(self) -> Counter[str]:
         """E-nodes that each rule made."""
         return Counter(row.rule for rows in self.classes.values() for row in rows if row.rule)
+
+    def smallest(self) -> dict[int, Term]:
+        """The smallest term of each class; of several, the one that was made first."""
+        found: dict[int, tuple[int, int, Term]] = {}
+        changed = True
+        while changed:
+            changed = False
+            for c, rows in self.classes.items():
+                for r in rows:
+                    if all(a in found for a in r.args):
+                        size = 1 + sum(found[a][0] for a in r.args)
+                        if c not in found or size <= found[c][0]:
+                            term = Term(r.head, tuple(found[a][2] for a in r.args), r.data, r.dtype)
+                            if c not in found or (size, term.serial) < found[c][:2]:
+                                found[c], changed = (size, term.serial, term), True
+        return {c: term for c, (_, _, term) in found.items()}
+
+    def has(self, definitions: Iterable[tuple[Stored, Stored]]) -> bool:
+        """True if the term of each second tensor is in the class of the first, which later terms may load.
+
+        What no e-graph has (the parts of reductions in chunks, sums into windows) it has not.
+        """
+        class_of = {(r.head, r.args, r.data, r.dtype): c for c, rows in self.classes.items() for r in rows}
+        stored = dict(self.class_of)
+        for tensor, by in definitions:
+            found: dict[Term, int] = {}
+            own_axes = {mine: Index.of(axis) for mine, axis in zip(by.axes, tensor.axes, strict=True)}
+            try:
+                term = substitute(by.term, own_axes)
+            except ValueError:  # it binds one of them
+                return False
+            for t in term.walk():
+                found[t] = class_of.get((t.head, tuple(found[a] for a in t.args), t.data, t.dtype), NOWHERE)
+                if t.head == "load" and t.tensor in stored and t.indices == dimension_indices(t.tensor.shape, t.tensor.axes):
+                    found[t] = stored[t.tensor]
+            own = found[term]
+            if own == NOWHERE or stored.setdefault(tensor, own) != own or isinstance(by, Window):
+                return False
+        return True
 
 
 @dataclass(frozen=True)

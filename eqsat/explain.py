@@ -20,6 +20,7 @@ from eqsat.boundaries import Boundary, boundaries
 from eqsat.cost import FREE, Cost
 from eqsat.devices import Device, device
 from eqsat.formula import wrapped
+from eqsat.garbage import collected_seldom
 from eqsat.graph import Graph
 from eqsat.hoisting import hoisted
 from eqsat.kernels import Candidate
@@ -106,6 +107,7 @@ class Explanation:
         return "\n\n".join(p for p in ("\n".join(part) for part in parts) if p) + "\n"
 
 
+@collected_seldom()
 def explain(program: Program, seconds: float = 60.0) -> Explanation:
     """Explain a program that `eqsat.optimize` made, in about `seconds`; what that did not suffice for is said.
 

@@ -8,7 +8,7 @@ is stored too; siblings that share an input become one launch).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, permutations
 from math import inf, prod
@@ -21,9 +21,10 @@ from eqsat.egraph import Row, Saturated
 from eqsat.forms import overwriting
 from eqsat.index import Axis, Index
 from eqsat.notation import Kernel, Stored, Tensor, Term, bound_level, dimension_indices, raised, rebuild, substitute
+from eqsat.parts import Shared
 from eqsat.regions import Region, computed_inside, loads_in, retarget
 from eqsat.schedule import Schedule, power_of_two, schedules
-from eqsat.split import chunk_length, split, splittable
+from eqsat.split import Split, chunk_length, split, splittable
 from eqsat.traversal import positions
 from eqsat.work import Work
 
@@ -35,9 +36,6 @@ SPLIT_PRICE = 0.9  # a split costs at most this much of what it replaces: a smal
 COMBINING = 2  # cheapest kernels of a tensor that may combine the parts of what they load
 STAGES = 4  # reductions that wait for one another, at most, in a kernel that is split
 CONSTANT_NBYTES = 1 << 28  # a larger result of constants is not folded
-
-
-Prices = dict[Hashable, tuple[Cost, Schedule | None]]  # by what a kernel computes and overwrites
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,21 +53,20 @@ class Candidate:
     surcharge: float = 0.0  # what of the price no model predicts: splits must gain more than the model's error
 
     @property
+    def definitions(self) -> Iterator[tuple[Stored, Stored]]:
+        """The tensors that it stores, each with its own term for it."""
+        return ((e.tensor, o) for e, o in zip(self.produces, self.kernel.outputs, strict=True))
+
+    @property
     def fits(self) -> bool:
         return self.price < float("inf")
 
 
-def part_names(region: Region) -> Iterator[str]:
-    """Names for the tensors that only rules made, in order."""
-    taken = {t.name for t in (*region.inputs, *region.definitions)}
-    return (name for n in count(1) if (name := f"part{n}") not in taken)
-
-
 class Pool:
-    """Builds the candidates of one saturated region."""
+    """Builds the candidates of one saturated region; `shared` is from its other searches on this device."""
 
     def __init__(
-        self, saturated: Saturated, region: Region, device: Device, objective: str = "time", prices: Prices | None = None
+        self, saturated: Saturated, region: Region, device: Device, objective: str = "time", shared: Shared | None = None
     ) -> None:
         self.device, self.region = device, region
         self._objective = (OBJECTIVES | UNDER_A_CAP)[objective]
@@ -77,13 +74,12 @@ class Pool:
         self.classes = {c: without_mirrors(rows) for c, rows in saturated.classes.items()}
         self.entities: list[Entity] = []
         self._bypassed = saturated.bypassed
-        self._part_names = part_names(region)
+        self.shared = shared or Shared(region)
         self._constant = self._constant_classes()
         self._add_entities(saturated)
         self._stored = {e.tensor for e in self.entities}
         self._cones = Cones(self.classes, self.axes, self.entities, region, device)
-        self._prices: Prices = {} if prices is None else prices
-        self._parts: dict[Term, Entity] = {}  # what splits store, by definition
+        self._parts: dict[Stored, Entity] = {}  # what splits store
         self._tried: set[tuple[Candidate, Candidate]] = set()  # to be one kernel
         self._climb = Climb(self._cones, self.entities, _mask(self.outputs), self._candidate)
 
@@ -112,11 +108,10 @@ class Pool:
             self._entity(saturated.class_of[stored], stored)
         known = {e.class_id for e in self.entities}
         largest = LARGER * max(t.nbytes for t in (*self.region.inputs, *self.region.definitions))
-        for c, rows in self.classes.items():
+        smallest = saturated.smallest()
+        for c in self.classes:
             if c not in known and self._worth_storing(c):
-                axes = tuple(sorted(self.axes[c]))
-                shape = tuple(a.extent for a in axes)
-                tensor = Stored(next(self._part_names), shape, rows[0].dtype, None, axes)  # type: ignore[arg-type]
+                tensor = self.shared.parts.undefined(smallest[c], tuple(sorted(self.axes[c])))
                 if tensor.nbytes <= largest:
                     self._entity(c, tensor)
         for e in self.entities:
@@ -260,10 +255,11 @@ class Pool:
         donated = frozenset(t for t, made in self.region.donated if any(e.tensor is made for e in produces))
         kernel = overwriting(Kernel(produces[0].tensor.name, outputs, self.region.exact, donated))
         key = (kernel.donated, *((o.term, o.shape) for o in kernel.outputs))  # of one term, tensors may broadcast to other shapes
-        if key not in self._prices:
+        prices = self.shared.prices
+        if key not in prices:
             work = Work(kernel)
-            self._prices[key] = price(work, schedules(work), self.device)
-        cost, schedule = self._prices[key]
+            prices[key] = price(work, schedules(work), self.device)
+        cost, schedule = prices[key]
         folded = all(e.constant for e in produces) and all(self._constant_leaf(t) for t in kernel.inputs)
         cost = FREE if folded else cost
         stored = 0 if folded else sum(e.tensor.nbytes for e in produces if e.tensor not in self.region.outputs)
@@ -431,20 +427,21 @@ class Pool:
         """The kernels that a candidate becomes, if all its reductions over an axis are cut into chunks."""
         found: list[Candidate] = []
         for _ in range(STAGES):
-            cut = split(c.kernel, axis, length, self._part_names)
+            cut = self._cut(c.kernel, axis, length)
             if cut is None:
                 break
             for tensor in cut.parts:
-                assert tensor.term is not None
-                if tensor.term not in self._parts:
-                    self._parts[tensor.term] = Entity(len(self.entities) + len(self._parts), -1, tensor, False)
-            parts = tuple(self._parts[p.term] for p in cut.parts)
-            known: dict[Tensor, Tensor] = {p: e.tensor for p, e in zip(cut.parts, parts, strict=True)}
+                self._parts.setdefault(tensor, Entity(len(self.entities) + len(self._parts), -1, tensor, False))
             terms = tuple(p.term for p in cut.parts)
-            found.append(self._priced_candidate(parts, self._needs(terms), terms, c.rules))
-            terms = tuple(retarget(t, known) for t in cut.terms)
-            c = self._priced_candidate(c.produces, self._needs(terms), terms, c.rules)
+            found.append(self._priced_candidate(tuple(self._parts[p] for p in cut.parts), self._needs(terms), terms, c.rules))
+            c = self._priced_candidate(c.produces, self._needs(cut.terms), cut.terms, c.rules)
         return [*found, c]
+
+    def _cut(self, kernel: Kernel, axis: Axis, length: int) -> Split | None:
+        splits, key = self.shared.splits, (axis, length, *((o.term, o.axes) for o in kernel.outputs))
+        if key not in splits:
+            splits[key] = split(kernel, axis, length, self.shared.parts)
+        return splits[key]
 
 
 def _mask(entities: Iterable[Entity]) -> int:

@@ -16,11 +16,11 @@ from eqsat.cache import Cache, cache_of, key_of
 from eqsat.cost import FREE, OBJECTIVES, UNDER_A_CAP, Cost
 from eqsat.devices import Device, device
 from eqsat.egraph import Budget, Engine, Saturated, engine_for
-from eqsat.extract import PROVED, Choice, gap_of, in_order, searched
+from eqsat.extract import ALIKE, PROVED, Choice, gap_of, in_order, searched
 from eqsat.garbage import collected_seldom
 from eqsat.graph import Graph
 from eqsat.hoisting import hoisted
-from eqsat.kernels import Candidate, Pool, Prices
+from eqsat.kernels import Candidate, Pool
 from eqsat.memory import Use, peak_nbytes
 from eqsat.notation import Stored, Tensor
 from eqsat.original import as_written, baseline, kernel_of, looped
@@ -276,12 +276,19 @@ class Found(NamedTuple):
 
 
 def search_region(
-    engine: Engine, region: Region, card: Device, objective: str, seconds: float, prices: Prices | None = None
+    engine: Engine, region: Region, card: Device, objective: str, seconds: float, others: list[Found] | None = None
 ) -> Found:
-    """Saturate, build candidates and choose, in about `seconds` at most; `prices` are of kernels met in earlier ones."""
+    """Saturate, build candidates and choose, in about `seconds` at most.
+
+    others: searches of the same region with more rules, or as cheap as the first of them, which this one joins if it is. Where
+      all that one of them chose is still equal, it is chosen again.
+    """
     start = time.perf_counter()
     saturated = engine.saturate(region, Budget(seconds=seconds))
-    pool = Pool(saturated, region, card, objective, prices)
+    for other in others or ():
+        if saturated.has(d for c in other.choice.candidates for d in c.definitions):
+            return other._replace(saturated=saturated)
+    pool = Pool(saturated, region, card, objective, others[0].pool.shared if others else None)
     candidates, choice = searched(pool)
     lean = pool.without_idle(choice.candidates)
     instead = {id(c): less for c, less in zip(choice.candidates, lean, strict=True)}
@@ -292,7 +299,10 @@ def search_region(
     summary = f"{saturated.rows} e-nodes ({saturated.stopped}), {len(candidates)} candidates, {quality}"
     took = (saturated.seconds, time.perf_counter() - start - saturated.seconds)
     log.info("region of %d tensors: %s; %.2f + %.2f s", len(region.definitions), summary, *took)
-    return Found(saturated, pool, candidates, choice, summary)
+    found = Found(saturated, pool, candidates, choice, summary)
+    if others and choice.price <= others[0].choice.price * (1 + ALIKE):
+        others.append(found)
+    return found
 
 
 class Search:
@@ -305,10 +315,10 @@ class Search:
         objective: str,
         deadline: float,
         cache: Cache | None,
-        prices: Prices | None = None,
+        others: list[Found] | None = None,
     ) -> None:
         self.card, self.rules, self.objective, self.deadline, self.cache = card, rules, objective, deadline, cache
-        self.prices = prices
+        self.others = others
         self.plans: dict[Hashable, RegionPlan] = {}
         self._keys: dict[Hashable, Hashable] = {}  # those of canonical forms: layers are mostly equal as they are written
         self._names: dict[str, int] = {}
@@ -360,7 +370,7 @@ class Search:
         remaining = self.deadline - start
         if remaining <= 0:
             return self._unoptimised(region, "time limit reached: kernels as written")
-        found = search_region(engine_for(self.rules), region, self.card, self.objective, remaining, self.prices)
+        found = search_region(engine_for(self.rules), region, self.card, self.objective, remaining, self.others)
         kernels = in_order(found.choice.candidates)
         if kernels is None:  # something reads what was overwritten
             return self._optimise(replace(region, donated=frozenset()))

@@ -14,8 +14,9 @@ from typing import Any
 
 from eqsat.cost import Cost
 from eqsat.index import Axis, Dynamic, Index, Quotient, Remainder
-from eqsat.kernels import Candidate, part_names
+from eqsat.kernels import Candidate
 from eqsat.notation import Kernel, Stored, Tensor, Term
+from eqsat.parts import part_names
 from eqsat.regions import Region
 from eqsat.schedule import Schedule
 from eqsat.tile import TileAxis

@@ -11,7 +11,6 @@ for a scan, 2009, with the second inside the third): all of the axis is read twi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf
 
@@ -19,6 +18,7 @@ from eqsat.digits import breakpoints, digits_of
 from eqsat.index import Axis, Index
 from eqsat.notation import Kernel, Stored, Term, cast, const, load, online, pos, rebuild, reduce, scalar, substitute
 from eqsat.online import ONLINE
+from eqsat.parts import Parts
 from eqsat.regions import zero_outside
 from eqsat.scalars import DTYPES, REDUCTIONS
 from eqsat.scans import Running, chunks, running
@@ -58,19 +58,19 @@ def splittable(kernel: Kernel) -> dict[Axis, list[Term]]:
     return found
 
 
-def split(kernel: Kernel, axis: Axis, length: int, names: Iterator[str]) -> Split | None:
+def split(kernel: Kernel, axis: Axis, length: int, parts: Parts) -> Split | None:
     """The kernel in two, with chunks of `length` positions of `axis`; None if nothing can be split.
 
     Nor is an axis split raggedly whose positions 32 bits do not hold, since masks compare in 32 bits, or are counted.
 
-    `names` name the tensors in between, which have the chunk as their first dimension.
+    `parts` has the tensors in between, which have the chunk as their first dimension.
     """
     ready = splittable(kernel).get(axis, [])
     if not ready or (axis.extent % length and axis.extent + length >= 1 << 31):
         return None
     if axis.extent % length and any(t.head == "online" and ONLINE[t.data[0]].counts for t in ready):
         return None
-    cutting = _Cutting(kernel, axis, length, names)
+    cutting = _Cutting(kernel, axis, length, parts)
     new = {t: cutting.of(t) for t in ready}
     memo: dict[Term, Term] = {}
     for t in kernel.terms:
@@ -79,10 +79,10 @@ def split(kernel: Kernel, axis: Axis, length: int, names: Iterator[str]) -> Spli
     along = {r.axis for t in ready if (r := running(t)) is not None}
     if len(along) > 1 or not along <= digits_of(breakpoints(terms), padded=along).keys():  # which something else cuts already
         return None
-    parts = tuple(sorted(cutting.parts.values(), key=lambda p: -len(p.axes)))
-    if any(not set(p.axes) <= set(parts[0].axes) for p in parts):
+    made = tuple(sorted(cutting.made, key=lambda p: -len(p.axes)))
+    if any(not set(p.axes) <= set(made[0].axes) for p in made):
         return None
-    return Split(parts, terms)
+    return Split(made, terms)
 
 
 @dataclass
@@ -92,8 +92,8 @@ class _Cutting:
     kernel: Kernel
     axis: Axis
     length: int
-    names: Iterator[str]
-    parts: dict[Term, Stored] = field(default_factory=dict)
+    parts: Parts
+    made: dict[Stored, None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.chunk = chunks(self.axis, self.length)
@@ -146,9 +146,6 @@ class _Cutting:
 
     def _part(self, term: Term) -> Term:
         """The load that combining makes of a part."""
-        if term not in self.parts:
-            axes = (self.chunk, *(a for a in self.kernel.axes if a in term.axes))
-            shape = tuple(a.extent for a in axes)
-            self.parts[term] = Stored(next(self.names), shape, term.dtype, term, axes)
-        part = self.parts[term]
+        part = self.parts.of(term, (self.chunk, *(a for a in self.kernel.axes if a in term.axes)))
+        self.made[part] = None
         return load(part, (Index.of(self.over), *map(Index.of, part.axes[1:])))

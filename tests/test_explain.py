@@ -12,6 +12,7 @@ from jax import lax
 
 import eqsat
 import eqsat.explain
+import eqsat.optimizer
 from eqsat.cost import FREE
 from eqsat.egraph import Engine
 from eqsat.program import Program
@@ -122,6 +123,16 @@ def test_a_call_is_a_reason():
     program = eqsat.optimize(lambda x: jnp.sort(jnp.exp(x)) * 2, shape(64, 64))
     reasons = [b.reason for b in program.explain().boundaries]
     assert len(reasons) == 2 and all("sort is a call of JAX" in r for r in reasons)
+
+
+def test_what_is_still_equal_without_a_rule_is_not_searched_for_again(monkeypatch):
+    twin = [replace(r, name=f"{r.name}_again") for r in TWO]
+    program = eqsat.optimize(chain, shape(8192, 4096), shape(4096, 4096), shape(4096, 1024), rules=[*TWO, *twin])
+    graphs, pools, saturate, pool = [], [], Engine.saturate, eqsat.optimizer.Pool
+    monkeypatch.setattr(Engine, "saturate", lambda self, *args: graphs.append(self.rules) or saturate(self, *args))
+    monkeypatch.setattr(eqsat.optimizer, "Pool", lambda *args: pools.append(graphs[-1]) or pool(*args))
+    assert program.explain().needed == ()
+    assert len(pools) < len(graphs) and () in pools  # without any rule the chain as written costs more
 
 
 def test_time_that_did_not_suffice_is_said():

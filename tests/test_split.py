@@ -23,6 +23,7 @@ from eqsat.index import Axis, Index
 from eqsat.interpret import interpret
 from eqsat.lower import lower
 from eqsat.notation import Kernel, Stored, Tensor, const, load, online, pos, reduce
+from eqsat.parts import Parts
 from eqsat.regions import computed_inside
 from eqsat.schedule import schedules
 from eqsat.split import split, splittable
@@ -59,8 +60,8 @@ def made(kernel: Kernel, arrays: dict[Tensor, Array], run: Any) -> list[Array]:
 
 def in_stages(kernel: Kernel, axis: Axis, length: int) -> list[Kernel]:
     """The kernels that splitting makes, until nothing over the axis is left."""
-    names, found = (f"part{n}" for n in count()), []
-    while (cut := split(kernel, axis, length, names)) is not None:
+    parts, found = Parts(f"part{n}" for n in count()), []
+    while (cut := split(kernel, axis, length, parts)) is not None:
         found.append(Kernel(f"{kernel.name}_parts{len(found)}", cut.parts))
         outputs = (Stored(o.name, o.shape, o.dtype, t, o.axes) for o, t in zip(kernel.outputs, cut.terms, strict=True))
         kernel = Kernel(kernel.name, tuple(outputs))
@@ -162,7 +163,7 @@ def test_pallas_runs_them_too(name: str) -> None:
 
 def test_squared_deviations_are_split_where_chunks_are_equal() -> None:
     kernel, axis = rows(lambda r, x: online(r, x, const(1, F32), F32, "deviations"))
-    assert split(kernel, axis, 64, iter(())) is None
+    assert split(kernel, axis, 64, Parts(iter(()))) is None
     arrays = {t: random(t) + 1e3 for t in kernel.inputs}
     wanted = Meaning(kernel, arrays).output(kernel.outputs[0])
     for stage in (stages := in_stages(kernel, axis, 50)):
@@ -184,8 +185,8 @@ def test_rows_that_are_masked_altogether_stay_undefined() -> None:
 def test_positions_beyond_32_bits_are_split_exactly_or_not_at_all() -> None:
     r = Axis("r0", (1 << 31) + (1 << 20))
     kernel = Kernel("long", (stored("y", (), reduce("max", r, at(Tensor("x", (r.extent,), F32), r)), []),))
-    assert split(kernel, r, 5 << 19, iter("ab")) is None
-    cut = split(kernel, r, 1 << 20, iter("ab"))
+    assert split(kernel, r, 5 << 19, Parts(iter("ab"))) is None
+    cut = split(kernel, r, 1 << 20, Parts(iter("ab")))
     assert cut is not None
     stage = Kernel("parts", cut.parts)
     _, plan = price(Work(stage), schedules(Work(stage)), device("h100"))
@@ -225,9 +226,9 @@ def test_no_axis_is_cut_in_two_ways() -> None:
     x, r = Tensor("x", (37, 37), F32), Axis("r0", 37 * 37)
     term = cumulated("sum", x0, at(x, Index.of(r) // 37, Index.of(r) % 37))
     kernel = Kernel("flat", (stored("y", (37 * 37,), term),))
-    assert split(kernel, r, 64, iter("ab")) is not None
+    assert split(kernel, r, 64, Parts(iter("ab"))) is not None
     beside = op("add", term, at(x, Index.of(x0) // 37, Index.of(x0) % 37))
-    assert split(Kernel("beside", (stored("y", (37 * 37,), beside),)), r, 64, iter("ab")) is None
+    assert split(Kernel("beside", (stored("y", (37 * 37,), beside),)), r, 64, Parts(iter("ab"))) is None
 
 
 LONG = {  # function, arguments, launches, bytes beyond inputs, outputs and further passes over the input
