@@ -12,12 +12,12 @@ for a scan, 2009, with the second inside the third): all of the axis is read twi
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import inf
+from math import inf, nan
 
 from eqsat.digits import breakpoints, digits_of
 from eqsat.index import Axis, Index
 from eqsat.notation import Kernel, Stored, Term, cast, const, load, online, pos, rebuild, reduce, scalar, substitute
-from eqsat.online import ONLINE
+from eqsat.online import ONLINE, leaders, rescaling
 from eqsat.parts import Parts
 from eqsat.regions import zero_outside
 from eqsat.scalars import DTYPES, REDUCTIONS
@@ -53,7 +53,7 @@ def splittable(kernel: Kernel) -> dict[Axis, list[Term]]:
         axis = t.bound
         exact = DTYPES[t.dtype].compute == t.dtype or (t.head == "reduce" and t.data[0] not in ("sum", "prod"))
         if axis is not None and t.axes <= outputs and exact:
-            if not any(u.bound == axis for a in t.args for u in a.walk()) and not (t.head == "online" and running(t)):
+            if not any(u.bound == axis for a in t.args for u in a.walk()):
                 found.setdefault(axis, []).append(t)
     return found
 
@@ -118,22 +118,41 @@ class _Cutting:
             inner = reduce("sum", self.over, self._part(own))
             return scalar("add", inner, scalar("mul", const(self.length, s.dtype), means))
         if name == "softmax":
-            nothing = scalar("eq", leader, const(-inf, s.dtype))  # a chunk that is masked altogether adds nothing
-            own = scalar("where", nothing, const(0, v.dtype), own)
+            own = _or_nothing(own)
         return online(self.over, cast(weight, self._part(leader)), self._part(own), weight, name)
 
     def _running(self, r: Running) -> Term:
         """A running fold as that inside a chunk, on top of the chunks before it, or after it if it runs backwards."""
         own, place = Index.of(r.axis) // self.length, Index.of(r.axis) % self.length
-        identity = const(REDUCTIONS[r.name].identity(r.arg.dtype), r.arg.dtype)
-        filled = self._filled(r.name, substitute(r.arg, {r.bound: self.place}))
-        part = self._part(reduce(r.name, self.inner, filled))
         compare = ("gt", "ge") if r.reverse else ("lt", "le")
         before = scalar(compare[0], pos(Index.of(self.over), "int32"), pos(own, "int32"))
         here = scalar(compare[1], pos(Index.of(self.inner), "int32"), pos(place, "int32"))
-        body = filled if r.reverse else substitute(r.arg, {r.bound: self.place})  # forwards nothing lies beyond the end
-        inside = reduce(r.name, self.inner, scalar("where", here, substitute(body, {self.chunk: own}), identity))
-        return scalar(REDUCTIONS[r.name].combine, reduce(r.name, self.over, scalar("where", before, part, identity)), inside)
+
+        def halves(name: str, arg: Term) -> tuple[Term, Term]:
+            """The folds of the chunks before, one for each chunk, and the elements of one's own chunk up to one's own."""
+            identity = const(REDUCTIONS[name].identity(arg.dtype), arg.dtype)
+            element = substitute(arg, {r.bound: self.place})
+            part = self._part(reduce(name, self.inner, self._filled(name, element)))
+            body = self._filled(name, element) if r.reverse else element  # forwards nothing lies beyond the end
+            return scalar("where", before, part, identity), scalar("where", here, substitute(body, {self.chunk: own}), identity)
+
+        if r.scores is None:
+            chunks_before, inside = halves(r.name, r.arg)
+            combine = REDUCTIONS[r.name].combine
+            return scalar(combine, reduce(r.name, self.over, chunks_before), reduce(r.name, self.inner, inside))
+        scores = halves("max", r.scores)
+        v = substitute(r.arg, {r.bound: self.place})
+        zero = const(0, v.dtype)
+        part = self._part(
+            _or_nothing(online(self.inner, self._filled("max", substitute(r.scores, {r.bound: self.place})), v, v.dtype))
+        )
+        sums = scalar("where", before, part, zero), substitute(v, {self.chunk: own})
+        folds = [online(axis, s, v, v.dtype) for axis, s, v in zip((self.over, self.inner), scores, sums, strict=True)]
+        maxima = [leaders(t)[0] for t in folds]
+        largest = scalar("max", *maxima)
+        parts = (scalar("mul", _or_nothing(t), rescaling((m,), (largest,))) for t, m in zip(folds, maxima, strict=True))
+        nothing = scalar("eq", largest, const(-inf, largest.dtype))
+        return scalar("where", nothing, const(nan, v.dtype), scalar("add", *parts))
 
     def _filled(self, name: str, body: Term) -> Term:
         """The body with the reduction's identity beyond the end of the axis."""
@@ -149,3 +168,9 @@ class _Cutting:
         part = self.parts.of(term, (self.chunk, *(a for a in self.kernel.axes if a in term.axes)))
         self.made[part] = None
         return load(part, (Index.of(self.over), *map(Index.of, part.axes[1:])))
+
+
+def _or_nothing(total: Term) -> Term:
+    """A sum of exponentials, which is 0 where all of them are masked."""
+    (largest,) = leaders(total)
+    return scalar("where", scalar("eq", largest, const(-inf, largest.dtype)), const(0, total.dtype), total)

@@ -12,7 +12,7 @@ import numpy as np
 from eqsat.index import Axis, Dynamic, Index, Quotient
 from eqsat.interpret import OPERATIONS, interpret
 from eqsat.lower import lower
-from eqsat.notation import Kernel, Stored, Tensor, Term, cast, const, const_value, load, output_axes, pos, reduce, scalar
+from eqsat.notation import Kernel, Stored, Tensor, Term, cast, const, const_value, load, online, output_axes, pos, reduce, scalar
 from eqsat.scalars import DTYPES, REDUCTIONS
 from eqsat.schedule import Schedule
 from eqsat.tile import Loop, Statement, TileAxis, TileProgram
@@ -118,6 +118,21 @@ def cumulated(name: str, axis: Axis, term: Term, reverse: bool = False) -> Term:
     r = Axis("r0", axis.extent)
     mask = op("ge" if reverse else "le", pos(Index.of(r), "int32"), pos(Index.of(axis), "int32"))
     return reduce(name, r, scalar("where", mask, term, const(REDUCTIONS[name].identity(term.dtype), term.dtype)))
+
+
+def exponentials(n: int, reverse: bool, weighted: bool) -> Kernel:
+    """Running log-sum-exps of rows; or running means of `w` with the exponentials as weights."""
+    x, w, (i, j), r = Tensor("x", (3, n), F32), Tensor("w", (3, n), F32), axes_of(3, n), Axis("r0", n)
+    mask = op("ge" if reverse else "le", pos(Index.of(r), "int32"), pos(Index.of(j), "int32"))
+    s = op("where", mask, at(x, i, r), float("-inf"))
+    total = online(r, s, const(1, F32), F32)
+    if weighted:
+        term = op("div", online(r, s, at(w, i, r), F32), total)
+    else:
+        largest = reduce("max", r, s)
+        finite = op("lt", op("abs", largest), float("inf"))
+        term = op("where", finite, op("add", largest, op("log", total)), largest)
+    return Kernel("exponentials", (stored("y", (3, n), term),), exact=not weighted)
 
 
 def stored(name: str, shape: tuple[int, ...], term: Term, axes: Sequence[Axis] | None = None) -> Stored:
