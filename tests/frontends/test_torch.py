@@ -157,6 +157,20 @@ def test_what_a_factor_of_zero_leaves_out_is_not_read(product):
     assert np.asarray(got).item() == 11
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("product", [torch.addmm, torch.addmv, torch.addbmm])
+def test_matrices_that_blas_does_not_read_are_left_out(product, dtype):
+
+    class Product(torch.nn.Module):
+        def forward(self, c: Any, a: Any, b: Any) -> Any:
+            return product(c, a, b, alpha=0)
+
+    ranks = {torch.addmm: (2, 2, 2), torch.addmv: (1, 2, 1), torch.addbmm: (2, 3, 3)}[product]
+    operands = [torch.full((2,) * n, value, dtype=dtype) for n, value in zip(ranks, (1.0, torch.nan, 3.0), strict=True)]
+    got = Graph.from_torch(Product(), tuple(operands))(*[x.numpy() for x in operands])
+    np.testing.assert_array_equal(np.asarray(got), product(*operands, alpha=0).numpy())
+
+
 def test_dynamic_sizes_are_those_of_the_example():
     module = Norm()
     program = torch.export.export(module, (torch.ones(2, 4),), dynamic_shapes={"x": {0: torch.export.Dim("batch")}})

@@ -20,8 +20,8 @@ def fresh():
     torch.manual_seed(0)
 
 
-def compiled(function: Any) -> Any:
-    return torch.compile(function, backend=torch_backend.eqsat, options=QUICK)
+def compiled(function: Any, dynamic: bool | None = None) -> Any:
+    return torch.compile(function, backend=torch_backend.eqsat, options=QUICK, dynamic=dynamic)
 
 
 def test_the_backend_is_found_by_name():
@@ -50,12 +50,13 @@ def test_forward_and_gradients_agree_with_eager():
     torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_new_sizes_and_numbers_get_programs_of_their_own():
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_new_sizes_and_numbers_get_programs_of_their_own(dynamic):
     def scaled(x: Any, n: int) -> Any:
         return x * n + x.shape[0], x.shape[0] * 2
 
-    fast = compiled(scaled)
-    for rows, n in ((2, 3), (4, 3), (5, 7), (4, 8)):
+    fast = compiled(scaled, dynamic)
+    for rows, n in ((2, 3), (4, 3), (0, 3), (5, 7), (4, 8)):
         x = torch.randn(rows, 3)
         got, wanted = fast(x, n), scaled(x, n)
         torch.testing.assert_close(got[0], wanted[0])

@@ -24,9 +24,15 @@ def matmul(node: Node, self: Array, mat2: Array) -> Array:
 
 @op("addmm", "baddbmm", "addmv")
 def addmm(node: Node, self: Array, mat1: Array, mat2: Array, *, beta: Any = 1, alpha: Any = 1) -> Array:
-    """beta * self + alpha * mat1 @ mat2; with beta = 0 not even NaN of self counts."""
+    """beta * self + alpha * mat1 @ mat2; with beta = 0 not even NaN of self counts.
+
+    With alpha = 0 eager reads neither matrix where it calls BLAS: float32 and float64, not batched.
+    """
     y = product(mat1, mat2)
-    y = y if alpha == 1 else y * cast(alpha, y.dtype)
+    if alpha == 0 and mat1.ndim == 2 and mat1.dtype in (jnp.float32, jnp.float64):
+        y = jnp.zeros_like(y)
+    elif alpha != 1:
+        y = y * cast(alpha, y.dtype)
     if beta == 0:
         return cast(y, node.dtype)
     bias = cast(self, y.dtype)
