@@ -241,6 +241,8 @@ def _scanning(work: Work) -> dict[Axis, list[Option]]:
             options[axis] = [(whole, "resident")] if whole <= (RESIDENT_LIMIT if by_rows else SMALL) else []
             if not work.scans.get(axis):  # a loop has one direction
                 options[axis] += [(t, "loop") for t in ((1024, 4096) if by_rows else (16, 64, 256)) if t < whole]
+        elif axis in work.joined:  # as chunks, whose rows lie one behind the other
+            options[axis] = [(1, "grid")]
         elif axis == near:
             options[axis] = [(t, "grid") for t in (32, 64, 128) if t <= whole or t == 32]
         else:

@@ -188,6 +188,12 @@ class Work:
         return {axis: len(directions) > 1 for axis, directions in found.items()}
 
     @cached_property
+    def joined(self) -> set[Axis]:
+        """Output axes that together are one dimension of what is written."""
+        places = (i for o in self.kernel.outputs if isinstance(o, Window) for i in o.places)
+        return {axis for i in places if len(i.axes) > 1 for axis in i.axes}
+
+    @cached_property
     def follows(self) -> dict[Axis, Axis]:
         """Output axes that run over the same elements as a reduced axis: j of softmax's x[i, j] beside the sum over x[i, r].
 

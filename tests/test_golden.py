@@ -49,6 +49,8 @@ PROGRAMS = {
         (*shapes((1000, 1024), (1024, 4096), dtype="int8"), *shapes((1000,), (4096,), dtype="float32")),
     ),
     "split_softmax": (lambda x: jax.nn.softmax(x, axis=-1), shapes((8, 262144), dtype="float32")),
+    "running_sum": (jnp.cumsum, shapes((1 << 24,), dtype="float32")),
+    "running_log_sum_exp": (lambda x: jax.lax.cumlogsumexp(x, axis=1), shapes((1024, 8192), dtype="float32")),
     "attention_gradient": (attention_gradient, shapes(*[(12, 1024, 64)] * 4)),
     "softmax": (lambda x: jax.nn.softmax(x, axis=-1), shapes((512, 1000), dtype="float32")),
     "residual_rms_norm": examples.tables("PROGRAMS")["residual_rms_norm"],
