@@ -17,8 +17,8 @@ from eqsat.scalars import SCALARS
 Array = Any
 
 _KEEPS_NAN = (
-    "lax.convert_element_type(jnp.where(jnp.isnan(jnp.sum(lax.square(lax.convert_element_type({0}, {2})), axis={1}, dtype={2})), "
-    "jnp.nan, jnp.?({0}, axis={1})), {3})"
+    "lax.convert_element_type(jnp.where(jnp.isnan(jnp.sum(lax.square(lax.convert_element_type({3}, {4})), axis={1}, dtype={4})), "
+    "jnp.nan, jnp.?({0}, axis={1})), {2})"
 )
 
 # Spelled for JAX; NumPy runs the same rows with its own `jnp` and `lax` (`eqsat.numpy_lax`).
@@ -94,8 +94,9 @@ class Arrays:
 
 
 def _compiled(template: str, scope: dict[str, Any]) -> Callable[..., Any]:
+    """A row as a function; one in another's place may take fewer operands."""
     names = "abcdefgh"[: 1 + max(i for i in range(8) if f"{{{i}}}" in template)]
-    return eval(f"lambda {', '.join(names)}: {template.format(*names)}", scope)
+    return eval(f"lambda {', '.join(names)}, *_: {template.format(*names)}", scope)
 
 
 _OWN = {name: f"lax.{name}({{0}}, {{1}}, {{2}}, {{3}})" for name in ("scatter_sum", "scan_softsum")}

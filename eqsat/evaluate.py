@@ -26,7 +26,7 @@ from eqsat.digits import breakpoints, digits_of, folded_by_digits, number_of
 from eqsat.index import Axis, Index, Quotient, Remainder
 from eqsat.loads import index_dtype, load_value
 from eqsat.looked_through import EXPONENTIALS, is_looked_through, product_rounds
-from eqsat.maxima import replaceable
+from eqsat.maxima import replaceable, source_of_nan
 from eqsat.notation import Stored, Tensor, Term, const_value, reduce, substitute
 from eqsat.online import only_scales, spelled
 from eqsat.scalars import DTYPES, REDUCTIONS, SCALARS, is_float, is_integer
@@ -173,8 +173,8 @@ class Evaluator:
                 axes, factors = sum_of_product(term)
                 return self._sum_product(self._factors(factors), axes, term.dtype)
             case "reduce":
-                keeps_nan = term not in self.replaceable
-                return self.fold(term.data[0], self.values[term.args[0]], (term.data[1],), term.dtype, keeps_nan=keeps_nan)
+                shows = None if term in self.replaceable else self._shows_nan(term.args[0])
+                return self.fold(term.data[0], self.values[term.args[0]], (term.data[1],), term.dtype, shows)
             case "online":
                 return self._online(term)
         args = tuple(self._operand(a, term) for a in term.args)
@@ -285,8 +285,14 @@ class Evaluator:
 
     # --- reductions ----------------------------------------------------------------------------------------------
 
-    def fold(self, name: str, value: Value, axes: tuple[Axis, ...], dtype: str, *, keeps_nan: bool = True) -> Value:
-        """Reduce over `axes`, whether the value varies over them or not."""
+    def _shows_nan(self, term: Term) -> Value:
+        """A value that is NaN where the term's is: what it is made from, which need not be stored for a second pass."""
+        value = self.values[term]
+        source = self.values.get(source_of_nan(term), value)
+        return source if source.axes == value.axes else value
+
+    def fold(self, name: str, value: Value, axes: tuple[Axis, ...], dtype: str, shows: Value | None = None) -> Value:
+        """Reduce over `axes`, whether the value varies over them or not. A maximum of floats has the NaN that `shows` has."""
         idempotent = name in ("max", "min", "and", "or")
         absent = [a for a in axes if a not in value.axes and (a.extent == 0 or (a.extent > 1 and not idempotent))]
         if absent:
@@ -299,9 +305,9 @@ class Evaluator:
         dims = tuple(i for i, a in enumerate(value.axes) if a in axes)
         if not dims:
             return value
-        return Value(self._fold_dims(name, value.array, dims, dtype, keeps_nan), kept)
+        return Value(self._fold_dims(name, value.array, dims, dtype, shows), kept)
 
-    def _fold_dims(self, name: str, array: Array, dims: tuple[int, ...], dtype: str, keeps_nan: bool) -> Array:
+    def _fold_dims(self, name: str, array: Array, dims: tuple[int, ...], dtype: str, shows: Value | None) -> Array:
         if name in ("sum", "prod"):
             return self.ops.apply(f"reduce_{name}", array, dims, self.dtype(dtype))
         if dtype == "bool":
@@ -309,9 +315,9 @@ class Evaluator:
         if name in ("and", "or"):
             identity = self.ops.literal(REDUCTIONS[name].identity("int32"), np.dtype("int64")).astype(dtype)
             return self.ops.apply(f"reduce_{name}", array, dims, identity)
-        if is_float(dtype) and keeps_nan:
+        if is_float(dtype) and shows is not None:
             compute = self.dtype(DTYPES[dtype].compute)
-            return self.ops.apply(f"reduce_{name}_float", array, dims, compute, self.dtype(dtype))
+            return self.ops.apply(f"reduce_{name}_float", array, dims, self.dtype(dtype), shows.array, compute)
         return self.ops.apply(f"reduce_{name}", array, dims)
 
     def _scan(self, scan: Running, dtype: str) -> Value:
@@ -338,7 +344,7 @@ class Evaluator:
         key = (term.args[0], axis)
         if key not in self.exponentials:
             row_max = reduce("max", axis, term.args[0])  # here a NaN may get lost: the sum of exponentials has it anyway
-            top = self.values.get(row_max) or self.fold("max", score, (axis,), kind, keeps_nan=False)
+            top = self.values.get(row_max) or self.fold("max", score, (axis,), kind)
             scales = any(only_scales(abs(const_value(a))) for a in term.args[0].args if a.head == "const")
             rounds = product_rounds(term.args[0]) and not scales
             exact = Value(self.ops.apply("rounded", score.array), score.axes) if rounds else score

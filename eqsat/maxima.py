@@ -6,15 +6,17 @@ NaN, so is the sum of exponentials, whatever was subtracted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from eqsat.index import Axis, Index
-from eqsat.notation import Term, substitute
+from eqsat.notation import Term, const_value, substitute
 from eqsat.online import finds_place
-from eqsat.scalars import SCALARS, is_float
+from eqsat.scalars import SCALARS, WITHOUT_INFINITIES, is_float
 
 HIDING = ("pow", "where")  # NaN to the power of 0 is 1
+KEEPS_NAN = ("neg", "abs", "exp", "exp2", "tanh", "mul", "add", "sub", "max", "min")  # with literals; and makes none of a number
 
 
 class Fate(NamedTuple):
@@ -23,6 +25,17 @@ class Fate(NamedTuple):
     same: bool
     everywhere: bool = False
     along: frozenset[Axis] = frozenset()
+
+
+def source_of_nan(term: Term) -> Term:
+    """What `term` is made from that is NaN exactly where it is: x for -2 * x + 1, whatever overflows on the way."""
+    while term.head in KEEPS_NAN and term.dtype not in WITHOUT_INFINITIES:  # where an overflow is NaN
+        literals = [const_value(a) for a in term.args if a.head == "const"]
+        whole = all(abs(n) < math.inf for n in literals) and (term.head != "mul" or all(literals))
+        if len(literals) + 1 != len(term.args) or not whole:
+            break
+        term = next(a for a in term.args if a.head != "const")
+    return term
 
 
 def replaceable(outputs: Iterable[Term]) -> frozenset[Term]:

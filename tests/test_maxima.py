@@ -4,7 +4,7 @@ import pytest
 
 from eqsat.alpha import distinct
 from eqsat.index import Axis, Index
-from eqsat.maxima import replaceable
+from eqsat.maxima import replaceable, source_of_nan
 from eqsat.notation import Tensor, const, load, online, reduce, scalar
 
 i, j, r = Axis("i", 4), Axis("j", 8), Axis("r", 8)
@@ -57,3 +57,18 @@ def test_terms_under_other_axes_are_one_array():
     assert sum(t.head == "exp" for t in terms) == 2 and sum(t.head == "exp" for t in kept) == 1
     square = [x(j), load(X, (Index.of(j), Index.of(i))), load(X, (Index.of(Axis("k", 4)), Index.of(j)))]
     assert len(distinct(square)) == 2  # transposed is another array
+
+
+def test_what_is_nan_where_a_term_is():
+    two, zero = const(2.0, "float32"), const(0.0, "float32")
+    assert source_of_nan(scalar("max", scalar("sub", two, scalar("mul", two, x(r))), zero)) is x(r)
+    no_infinity = load(Tensor("w", (8,), "float8_e4m3fn"), (Index.of(r),))
+    for kept in (
+        scalar("mul", x(r), zero),  # infinity * 0 is NaN
+        scalar("add", x(r), const(float("inf"), "float32")),
+        scalar("div", two, x(r)),
+        scalar("add", x(r), x(j)),
+        scalar("log", x(r)),
+        scalar("mul", no_infinity, const(2.0, "float8_e4m3fn")),  # overflows to NaN
+    ):
+        assert source_of_nan(kept) is kept

@@ -27,8 +27,8 @@ PLAIN = {
     "kept": "{0}",
     "max_float": "lax.max({0}, {1})",
     "min_float": "lax.min({0}, {1})",
-    "reduce_max_float": "lax.convert_element_type(jnp.max({0}, axis={1}), {3})",
-    "reduce_min_float": "lax.convert_element_type(jnp.min({0}, axis={1}), {3})",
+    "reduce_max_float": "lax.convert_element_type(jnp.max({0}, axis={1}), {2})",
+    "reduce_min_float": "lax.convert_element_type(jnp.min({0}, axis={1}), {2})",
 }
 PLAIN_JAX = Arrays(jnp, lax, others=PLAIN)
 
