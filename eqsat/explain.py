@@ -25,6 +25,7 @@ from eqsat.graph import Graph
 from eqsat.hoisting import hoisted
 from eqsat.kernels import Candidate
 from eqsat.optimizer import parts_of
+from eqsat.packs import default_rules
 from eqsat.read import read
 from eqsat.regions import Region, local
 from eqsat.rule import TIERS, Rule
@@ -75,6 +76,7 @@ class Explanation:
     fusion_alone: Cost | None  # what the program without any rule costs more; None where the time did not suffice
     rows: Mapping[str, int]  # e-nodes that each rule made, summed over distinct regions, most first
     matches: Mapping[str, int]  # and how often it matched
+    idle: tuple[str, ...]  # rules that are not built in and matched nowhere
     lost: tuple[Lost, ...]
     boundaries: tuple[Boundary, ...]
     calls: tuple[tuple[str, str, int], ...]  # operation, reason, count
@@ -123,6 +125,7 @@ def explain(program: Program, seconds: float = 60.0) -> Explanation:
         (ablation.ablate(region, f"region {n} of {len(distinct)}"), count)
         for n, (region, count) in enumerate(sorted(distinct.values(), key=lambda found: -found[1] * len(found[0].definitions)), 1)
     ]
+    matches = dict(sum((Counter(a.found.saturated.growth) for a, _ in ablated), Counter()).most_common())
     return Explanation(
         program.name,
         program.target,
@@ -133,7 +136,8 @@ def explain(program: Program, seconds: float = 60.0) -> Explanation:
         _tiers_of([r for r in request.rules if r.name in program.notes["rules"]]),
         _sum((a.fusion_alone, n) for a, n in ablated),
         dict(sum((a.found.saturated.rows_of_rule for a, _ in ablated), Counter()).most_common()),
-        dict(sum((Counter(a.found.saturated.growth) for a, _ in ablated), Counter()).most_common()),
+        matches,
+        _idle(request.rules, matches),
         tuple(sorted((_lost_plan(loss, n) for a, n in ablated for loss in a.losses), key=lambda lost: lost.more.seconds)),
         tuple(b for part in program.parts for b in boundaries(part, part_of)),
         tuple((name, reason, n) for (name, reason), n in Counter((c.name, c.reason) for c in program.calls).items()),
@@ -142,6 +146,11 @@ def explain(program: Program, seconds: float = 60.0) -> Explanation:
         time.perf_counter() - start,
         seconds,
     )
+
+
+def _idle(rules: Sequence[Rule], matches: Mapping[str, int]) -> tuple[str, ...]:
+    own = {r.name for r in rules} - {r.name for r in default_rules()}
+    return tuple(sorted(name for name in own if not matches.keys() & {name, f"{name}_back"}))
 
 
 @dataclass(frozen=True)
@@ -288,6 +297,8 @@ def _rows(e: Explanation) -> Iterator[str]:
         yield f"  {rows:>6}  {name} ({e.matches.get(name, 0) + e.matches.get(f'{name}_back', 0)})"
     if len(e.rows) > SHOWN:
         yield f"  {sum(list(e.rows.values())[SHOWN:]):>6}  {len(e.rows) - SHOWN} more rules"
+    if e.idle:
+        yield from wrapped(f"fired 0 times: {', '.join(e.idle)}", WIDTH, "  ")
     yield from (f"  {line}" for line in e.search)
 
 

@@ -296,7 +296,10 @@ def search_region(
     total = sum(c.price for c in lean)
     choice = replace(choice, candidates=lean, price=total, bound=min(choice.bound, total))
     quality = "the cheapest choice" if choice.gap < PROVED else f"choice within {choice.gap:.1%} of the bound"
-    summary = f"{saturated.rows} e-nodes ({saturated.stopped}), {len(candidates)} candidates, {quality}"
+    makers, stopped = saturated.rows_of_rule, saturated.stopped
+    if makers and stopped != "saturated":
+        stopped += f", most made by {', '.join(sorted(makers, key=lambda name: (-makers[name], name))[:3])}"
+    summary = f"{saturated.rows} e-nodes ({stopped}), {len(candidates)} candidates, {quality}"
     took = (saturated.seconds, time.perf_counter() - start - saturated.seconds)
     log.info("region of %d tensors: %s; %.2f + %.2f s", len(region.definitions), summary, *took)
     found = Found(saturated, pool, candidates, choice, summary)

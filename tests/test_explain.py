@@ -16,6 +16,7 @@ import eqsat.optimizer
 from eqsat.cost import FREE
 from eqsat.egraph import Engine
 from eqsat.program import Program
+from eqsat.rule import Float, const, op, rewrite, rule
 from eqsat.rule_trial import trial
 from eqsat.rules import RULES
 from examples.lora import lora
@@ -92,6 +93,31 @@ def test_tiers_say_what_is_given_up(explained):
 def test_every_rule_that_made_an_e_node_is_counted(explained):
     assert explained.rows["associate_contraction"] > 0
     assert all(explained.matches.get(rule, 0) + explained.matches.get(f"{rule}_back", 0) for rule in explained.rows)
+
+
+def test_own_rules_that_matched_nowhere_are_named():  # P5-11
+    @rule("exact")
+    def of_a_sine(a: Float):
+        return rewrite(op("sin", op("neg", a)), op("neg", op("sin", a)))
+
+    explained = eqsat.optimize(chain, *CHAIN, rules=(*TWO, of_a_sine)).explain()
+    assert explained.idle == ("of_a_sine",) and "\n  fired 0 times: of_a_sine\n" in str(explained)
+
+
+def test_a_rule_that_feeds_itself_is_stopped_and_named():  # P5-02
+    @rule("reassociate", gives_up="two roundings")
+    def double_and_halve(a: Float, b: Float):
+        return rewrite(op("mul", a, b), op("mul", op("mul", a, const(2, a)), op("mul", b, const(0.5, b))))
+
+    def softmax(x):
+        return jax.nn.softmax(x, -1) * x
+
+    alone = eqsat.optimize(softmax, shape(64, 128), cache=False)
+    program = eqsat.optimize(softmax, shape(64, 128), rules=(*RULES, double_and_halve), cache=False)
+    (search,) = program.notes["search"]
+    assert "double_and_halve" in search.partition("most made by ")[2] and "most made by" not in alone.report()
+    assert program.cost.seconds <= 1.01 * alone.cost.seconds < program.baseline.seconds
+    program.validate()
 
 
 def test_what_lost_costs_more_or_as_much(explained):
