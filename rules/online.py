@@ -47,6 +47,18 @@ def softmax_sum(s: Float, k: Axis, d: DType):
     return rewrite(sum_(k, exp(s - max_(k, s))), online(k, s, const(1.0, s), d), has_dtype(s, d))
 
 
+@rule("reassociate", gives_up=_LOSS)
+def log_sum_exp_sum(s: Float, k: Axis, d: DType):
+    """The sum of exp(s - max s) in one pass, where the maximum is guarded as in `jax.nn.logsumexp`: 0 unless it is finite.
+
+    Then the sum is that of exp(s): 0 for a maximum of -inf, infinite for inf, and NaN for NaN.
+    """
+    largest = max_(k, s)
+    finite = op("is_finite", largest)
+    guarded = sum_(k, exp(s - where(finite, largest, const(0.0, s))))
+    return rewrite(guarded, where(finite, online(k, s, const(1.0, s), d), exp(largest)), has_dtype(s, d))
+
+
 def _narrow(dtype: str):  # type: ignore[no-untyped-def]
     @rule("reassociate", name=f"weighted_softmax_sum_{dtype}", gives_up=_LOSS, narrow=dtype)
     def weighted_softmax_sum_narrow(s: Float, v: Float, k: Axis, narrow):  # type: ignore[no-untyped-def]

@@ -80,6 +80,15 @@ def test_statistics_of_a_long_row_take_one_pass_and_no_digits():
     np.testing.assert_allclose(got, x.astype(np.float64).var(-1), rtol=2e-5)
 
 
+def test_the_log_sum_exp_of_a_long_row_takes_one_pass():
+    assert reads(lambda x: jax.nn.logsumexp(x, -1), LONG) < 1.01
+    x = (np.random.default_rng(0).standard_normal((5, 20000)) * 100).astype(np.float32)
+    x[0], x[1, :2], x[2, 3], x[3, 5] = -np.inf, -np.inf, np.inf, np.nan
+    program = eqsat.optimize(lambda x: jax.nn.logsumexp(x, -1), jax.ShapeDtypeStruct(x.shape, x.dtype), objective="launches")
+    for (got,) in (program.run(x), program.inline(x, launch=engine("triton"))):
+        np.testing.assert_allclose(got, jax.nn.logsumexp(x, -1), rtol=1e-6)
+
+
 def test_places_of_ties_infinities_and_nan_in_a_long_row():
     x = np.full((6, 20000), -np.inf, np.float32)
     x[1, 19999], x[2, [7, 15000]], x[3, [3, 9000]], x[4, [5, 16500]], x[5] = 1, 2, (np.inf, np.nan), np.nan, 3
