@@ -21,6 +21,7 @@ from eqsat.index import Axis
 from eqsat.notation import Stored
 from eqsat.regions import Region, loads_in
 from eqsat.scalars import PART, PARTS, SCALARS
+from eqsat.schedule import RESIDENT_LIMIT
 from eqsat.work import element_nbytes
 
 KEYS = 8  # leaf sets kept per class
@@ -94,6 +95,8 @@ class Cones:
         self._parts: list[list[Fragment | None]] = []
         self._total: dict[int, float] = {}
         self._products: dict[tuple[int, int], int] = {}
+        self._contracting = 0
+        self._mark_contractions()
         self._flow = [device.launch_seconds + e.tensor.nbytes / device.dram_bytes_per_second for e in entities]
 
     def _number_rows(self) -> None:
@@ -123,6 +126,14 @@ class Cones:
                 self.row_seconds.append(self._row_seconds(c, row) * (1 + AS_WRITTEN * bool(row.rule)))
                 entity = of_tensor.get(row.data[0]) if row.head == "load" else None
                 self.row_leaf.append(0 if entity is None else 1 << entity)
+
+    def _mark_contractions(self) -> None:
+        """The rows that sum products of matrices, along which loops go."""
+        for n, row in enumerate(self.rows):
+            if row.head == "reduce" and any(r.head == "mul" and self._contracted(*r.args) for r in self.classes[row.args[0]]):
+                self._contracting |= 1 << n
+            elif row.head == "online" and self.axes[row.args[1]] - self.axes[row.args[0]]:
+                self._contracting |= 1 << n
 
     def _volume(self, axes: Iterable[Axis]) -> int:
         return prod(a.extent for a in axes)
@@ -216,9 +227,13 @@ class Cones:
         return found
 
     def _further_pass(self, row: Row, nodes: int) -> float:
-        """A reduction over what another reduction of the same axis must finish first traverses the axis once more."""
+        """A reduction over what another reduction of the same axis must finish first traverses the axis once more.
+
+        Not so a row that is held whole, as rows are that no matrix product takes part in.
+        """
         axis = row.data[1]
-        return self._seconds(nodes & self._mentioning[axis]) if nodes & self._binding[axis] else 0.0
+        whole = axis.extent <= RESIDENT_LIMIT and not (nodes | self._binding[axis]) & self._contracting
+        return 0.0 if whole or not nodes & self._binding[axis] else self._seconds(nodes & self._mentioning[axis])
 
     def _seconds(self, nodes: int) -> float:
         """Work of a set of e-nodes."""

@@ -13,7 +13,7 @@ from eqsat.alpha import distinct
 from eqsat.forms import as_run
 from eqsat.index import Axis, Dynamic, Index, flatten
 from eqsat.limits import limits_of, visited
-from eqsat.notation import Kernel, Tensor, Term, Window, rebuild
+from eqsat.notation import Kernel, Tensor, Term, Window, rebuild, substitute
 from eqsat.online import ONLINE, spelled
 from eqsat.scalars import DTYPES, PART, PARTS, SCALARS
 
@@ -81,7 +81,7 @@ class Work:
     @cached_property
     def work(self) -> dict[tuple[frozenset[Axis], str, int], float]:
         """Operations on one point of the scope, by (scope, unit, passes)."""
-        return self._operations(self.kernel.terms, self.contractions)
+        return self._operations((t for t in self.kernel.terms if t not in self.again), self.contractions)
 
     def as_arrays(self) -> tuple[dict[tuple[frozenset[Axis], str, int], float], list[Contraction]]:
         """Operations and contractions where each value is an array, computed once whatever its axes are called.
@@ -102,7 +102,7 @@ class Work:
         weighed: set[tuple[Any, Term]] = set()
         for t in terms:
             scope = t.axes | ({t.bound} if t.bound is not None else set())
-            passes = self.passes.get(t, 1)
+            passes = self.passes_of(t)
             if t.head == "online" and (weights := (t.data[:2], t.args[0])) not in weighed:
                 weighed.add(weights)  # sums over one axis with one s share the exponential
                 kind, points = ONLINE[t.data[0]], t.args[0].axes | {t.data[1]}
@@ -135,7 +135,29 @@ class Work:
 
     @cached_property
     def reads(self) -> list[Read]:
-        return [Read(t.tensor, t.axes, self.passes.get(t, 1), _loaded_nbytes(t)) for t in self.kernel.terms if t.head == "load"]
+        loads = (t for t in self.kernel.terms if t.head == "load" and t not in self.again)
+        return [Read(t.tensor, t.axes, self.passes_of(t), _loaded_nbytes(t)) for t in loads]
+
+    @cached_property
+    def again(self) -> dict[Term, Term]:
+        """Terms along an output axis, and what they are along the reduced axis that it follows, if the kernel has that too.
+
+        They take one more pass of a loop over that axis; a block that is held whole has them at hand.
+        """
+        if self.contractions or self.scans or not self.follows:
+            return {}
+        swap, memo = {axis: Index.of(bound) for axis, bound in self.follows.items()}, dict[Any, Term]()
+        terms = set(self.kernel.terms)
+        along = (t for t in self.kernel.terms if not t.axes.isdisjoint(swap))
+        return {t: same for t in along if (same := substitute(t, swap, memo)) in terms}
+
+    @cached_property
+    def _once_more(self) -> Counter[Term]:
+        return Counter(self.again.values())
+
+    def passes_of(self, t: Term) -> int:
+        """How many loops over a bound axis evaluate a term, if that axis is traversed by loops."""
+        return self.passes.get(t, 1) + self._once_more[t]
 
     @cached_property
     def uses(self) -> Counter[Term]:

@@ -92,6 +92,17 @@ def test_a_bias_is_alive_beside_the_scores():
     assert max(t.tile for t in planned.schedule.axes) <= 128
 
 
+def test_a_row_that_is_held_whole_takes_each_exponential_once():
+    x = jax.ShapeDtypeStruct((1000, 300), "float32")
+    (planned,) = eqsat.optimize(lambda x: jax.nn.softmax(x / 8, -1), x).kernels
+    assert planned.source("triton").count("tl.exp") == 1
+    work = Work(planned.kernel)
+    assert {passes for _, unit, passes in work.work if unit == "special"} == {1, 2}, (
+        "and the model knows: exp takes two passes of a loop"
+    )
+    assert [(r.scope, r.passes) for r in work.reads] == [(frozenset(work.axes) - {work.axes[1]}, 3)]
+
+
 def test_no_score_matrix_is_stored():
     fn, args = examples.tables("PROGRAMS")["causal_attention"]
     (launch,) = eqsat.optimize(fn, *args).launches

@@ -73,7 +73,7 @@ def test_statistics_of_a_long_row_take_one_pass_and_no_digits():
     (statistics,) = kernels(lambda x: (x.mean(-1), x.var(-1)), LONG)
     assert [r.passes for r in Work(statistics.kernel).reads] == [1]
     (normed,) = kernels(lambda x: (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-5), LONG)
-    assert [r.passes for r in Work(normed.kernel).reads] == [1, 1]  # once for the statistics, once for what is written
+    assert [r.passes for r in Work(normed.kernel).reads] == [2]  # once for the statistics, once for what is written
     x = (np.random.default_rng(0).standard_normal((2, 20000)) + 1e3).astype(np.float32)
     program = eqsat.optimize(lambda x: x.var(-1), jax.ShapeDtypeStruct(x.shape, x.dtype), objective="launches")
     (got,) = program.inline(x, launch=engine("triton"))
