@@ -230,7 +230,10 @@ class Evaluator:
     def cast(self, value: Value, source: str, target: str) -> Value:
         if self.dtype(source) == self.dtype(target):
             return value
-        return Value(self.ops.apply("cast", value.array, self.dtype(target)), value.axes)
+        array = value.array
+        if source == "bool" and is_float(target):  # XLA makes x * float(mask) a choice, and nothing of a masked NaN or infinity
+            array = self.ops.apply("cast", array, "int8")
+        return Value(self.ops.apply("cast", array, self.dtype(target)), value.axes)
 
     def align(self, value: Value, axes: tuple[Axis, ...], whole: bool = False) -> Array:
         """The array with its dimensions in the order of `axes`, of extent 1 where it does not vary; leading ones if `whole`."""

@@ -423,6 +423,7 @@ PAIRS = [
     lambda x, y: lax.pow(lax.exp(x), y), lambda x, y: (x + 1e8) - 1e8, lambda x, y: 1e8 + (x - 1e8), lambda x, y: 1e8 - (1e8 - x),
     lambda x, y: (x + y) - y, lambda x, y: (x - y) + y, lambda x, y: x - (x - y), lambda x, y: (x + 1e8) + (y - 1e8),
     lambda x, y: lax.max(x + 1e8, y + 1e8) - 1e8, lambda x, y: x * 1e-30 * 1e30 * 1e20, lambda x, y: x * 1e30 * 1e30 * 1e-30,
+    lambda x, y: x * (y > 0).astype(x.dtype), lambda x, y: (y > 0).astype(x.dtype) * x - y,
 ]  # fmt: skip
 
 
