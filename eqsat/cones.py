@@ -18,6 +18,7 @@ from eqsat.cost import COMPUTED
 from eqsat.devices import Device
 from eqsat.egraph import Row
 from eqsat.index import Axis
+from eqsat.limits import COMPARISONS
 from eqsat.notation import Stored
 from eqsat.regions import Region, loads_in
 from eqsat.scalars import PART, PARTS, SCALARS
@@ -95,8 +96,8 @@ class Cones:
         self._parts: list[list[Fragment | None]] = []
         self._total: dict[int, float] = {}
         self._products: dict[tuple[int, int], int] = {}
-        self._contracting = 0
-        self._mark_contractions()
+        self._looped = 0
+        self._mark_loops()
         self._flow = [device.launch_seconds + e.tensor.nbytes / device.dram_bytes_per_second for e in entities]
 
     def _number_rows(self) -> None:
@@ -127,13 +128,16 @@ class Cones:
                 entity = of_tensor.get(row.data[0]) if row.head == "load" else None
                 self.row_leaf.append(0 if entity is None else 1 << entity)
 
-    def _mark_contractions(self) -> None:
-        """The rows that sum products of matrices, along which loops go."""
+    def _mark_loops(self) -> None:
+        """The rows of loops: sums of products of matrices, and comparisons of positions, which limit a loop or make a scan."""
+        places = {c for c, rows in self.classes.items() if any(r.head == "pos" for r in rows)}
         for n, row in enumerate(self.rows):
+            if row.head in COMPARISONS and places.issuperset(row.args) and len({frozenset(self.axes[a]) for a in row.args}) > 1:
+                self._looped |= 1 << n
             if row.head == "reduce" and any(r.head == "mul" and self._contracted(*r.args) for r in self.classes[row.args[0]]):
-                self._contracting |= 1 << n
+                self._looped |= 1 << n
             elif row.head == "online" and self.axes[row.args[1]] - self.axes[row.args[0]]:
-                self._contracting |= 1 << n
+                self._looped |= 1 << n
 
     def _volume(self, axes: Iterable[Axis]) -> int:
         return prod(a.extent for a in axes)
@@ -229,10 +233,10 @@ class Cones:
     def _further_pass(self, row: Row, nodes: int) -> float:
         """A reduction over what another reduction of the same axis must finish first traverses the axis once more.
 
-        Not so a row that is held whole, as rows are that no matrix product takes part in.
+        Not so a row that is held whole, as rows are without matrix products or limits.
         """
         axis = row.data[1]
-        whole = axis.extent <= RESIDENT_LIMIT and not (nodes | self._binding[axis]) & self._contracting
+        whole = axis.extent <= RESIDENT_LIMIT and not (nodes | self._binding[axis]) & self._looped
         return 0.0 if whole or not nodes & self._binding[axis] else self._seconds(nodes & self._mentioning[axis])
 
     def _seconds(self, nodes: int) -> float:

@@ -13,6 +13,7 @@ from eqsat.evaluate import NUMPY, evaluate
 from eqsat.graph import Graph
 from eqsat.index import Axis, Dynamic, Index, Quotient, Remainder
 from eqsat.notation import Stored, Tensor, Term, const_value
+from eqsat.online import spelled
 from eqsat.read import Call, Reading, read
 from eqsat.scalars import REDUCTIONS
 
@@ -47,6 +48,8 @@ def _of_parts(term: Term, grid: dict[Axis, np.ndarray], arrays: Mapping[Tensor, 
         inner = _naive(term.args[0], size | {axis: np.arange(axis.extent)}, arrays, {})
         inner = np.broadcast_to(inner, (*inner.shape[:-1], axis.extent) if inner.ndim else (axis.extent,))
         return getattr(np, REDUCTIONS[name].numpy).reduce(inner, axis=-1, dtype=inner.dtype)
+    if term.head == "online":
+        return _naive(spelled(term), grid, arrays, known)
     args = [_naive(a, grid, arrays, known) for a in term.args]
     if term.head == "load":
         array = np.asarray(arrays[term.tensor])

@@ -175,6 +175,11 @@ EXAMPLES: dict[str, list[Example]] = {
         ]
         for name, f in (("sum", lax.cumsum), ("prod", lax.cumprod), ("max", lax.cummax), ("min", lax.cummin))
     },
+    "cumlogsumexp": [
+        (lambda x: lax.cumlogsumexp(x, 1), (f32(3, 5),)),
+        (lambda x: lax.cumlogsumexp(x.T, 0, reverse=True)[1:], (f32(3, 5),)),
+        (lambda x: lax.cumlogsumexp(x, 1), (REVERSED_NAN,)),
+    ],
     "reduce_window_sum": [(lambda x: lax.reduce_window(x, 0.0, lax.add, (1, 3), (1, 2), "SAME"), (f32(2, 7),))],
     "reduce_window_max": [
         (lambda x: lax.reduce_window(x, -np.inf, lax.max, (1, 3, 2), (1, 2, 2), "SAME"), (f32(2, 7, 5) - 9,)),
