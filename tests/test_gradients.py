@@ -114,7 +114,7 @@ def test_regions_of_a_training_step_pass_no_score_matrix():
     assert len(made) > len(set(made)) and max(s.nbytes for s in made) == 2 * scores  # defined in both passes instead
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_is_made_again_agrees_with_float64(monkeypatch):
     slow = replace(DEVICES["h100"], dram_bytes_per_second=1e9, launch_seconds=1e-9)
     monkeypatch.setitem(DEVICES, "h100", slow)  # everything pays to be made again
