@@ -17,8 +17,9 @@ import numpy as np
 
 from eqsat.demand import Demand, Product, demand
 from eqsat.devices import Device
+from eqsat.notation import Kernel
 from eqsat.scalars import DTYPES
-from eqsat.schedule import Schedule, Schedules
+from eqsat.schedule import Schedule, Schedules, schedules
 from eqsat.traversal import Traversals
 from eqsat.work import Work
 
@@ -84,9 +85,11 @@ def price(work: Work, schedules: Schedules, device: Device) -> tuple[Cost, Sched
     return Cost(seconds, work.launches, work.nbytes, work.flops, bound), schedules[best] if bound else None
 
 
-def ranked(work: Work, schedules: Schedules, device: Device) -> list[tuple[Cost, Schedule]]:
-    """The schedules that fit the device, each with its cost, the cheapest first."""
-    priced = (price(work, schedules.alone(n), device) for n in range(len(schedules)))
+def ranked(kernel: Kernel, device: Device) -> list[tuple[Cost, Schedule]]:
+    """A kernel's schedules that fit the device, each with its cost, the cheapest first."""
+    work = Work(kernel)
+    found = schedules(work)
+    priced = (price(work, found.alone(n), device) for n in range(len(found)))
     return sorted(((cost, s) for cost, s in priced if s is not None), key=lambda found: found[0].seconds)
 
 

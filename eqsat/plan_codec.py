@@ -27,6 +27,9 @@ Place = tuple[
     str, int
 ]  # of a tensor: "tensor" and its number in the region, or "part" and its number among those that rules made
 
+# What reading bytes raises that were not written here.
+UNREADABLE = (pickle.UnpicklingError, EOFError, AttributeError, IndexError, KeyError, TypeError, ValueError)
+
 
 def encode(region: Region, candidates: Sequence[Candidate], facts: dict[str, Any]) -> bytes:
     """Chosen candidates of a region, and plain facts about the choice."""
@@ -45,7 +48,7 @@ def decode(region: Region, data: bytes) -> tuple[tuple[Candidate, ...], dict[str
         tensors: dict[Place, Tensor] = {p: t for p, t in zip(_numbered(region), _tensors(region), strict=True)}
         names = {place: name for name, place in _places(region, parts).items()}
         return tuple(_candidate(row, tensors, names) for row in rows), facts
-    except (pickle.UnpicklingError, EOFError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+    except UNREADABLE as error:
         raise ValueError(f"plan: bytes that were encoded for this region required, got {error!r}") from error
 
 
@@ -62,7 +65,7 @@ def decode_schedule(data: bytes) -> Schedule:
     """The inverse of `encode_schedule`; raises ValueError for other bytes."""
     try:
         schedule = _Plain(BytesIO(data)).load()
-    except (pickle.UnpicklingError, EOFError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+    except UNREADABLE as error:
         raise ValueError(f"schedule: bytes that were encoded from one required, got {error!r}") from error
     if not isinstance(schedule, Schedule):
         raise ValueError(f"schedule: bytes that were encoded from one required, got {type(schedule).__name__}")

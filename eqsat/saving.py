@@ -31,9 +31,8 @@ from eqsat.program import KEEP_CASTS, PlannedKernel
 from eqsat.read import Call
 from eqsat.running import backend
 from eqsat.scalars import DTYPES
-from eqsat.schedule import Schedule, schedules
+from eqsat.schedule import Schedule
 from eqsat.self_test import OWN_NAMES, self_test
-from eqsat.work import Work
 
 if TYPE_CHECKING:
     from eqsat.program import Program, Step
@@ -125,8 +124,7 @@ def _files(program: Program, autotune: int) -> dict[str, str | bytes]:
 
 def _next_best(planned: PlannedKernel, target: str) -> list[Schedule]:
     """The kernel's other schedules, the best by prediction first."""
-    work = Work(planned.kernel)
-    return [s for _, s in ranked(work, schedules(work), device(target)) if s != planned.schedule]
+    return [s for _, s in ranked(planned.kernel, device(target)) if s != planned.schedule]
 
 
 def _archive(arrays: Mapping[str, np.ndarray]) -> bytes:

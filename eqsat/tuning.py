@@ -19,8 +19,6 @@ from eqsat.lower import lower
 from eqsat.notation import Kernel
 from eqsat.program import PlannedKernel, Program
 from eqsat.running import backend, triton_launch
-from eqsat.schedule import schedules
-from eqsat.work import Work
 
 Timer = Callable[[PlannedKernel], float]  # seconds of a kernel with its schedule
 
@@ -81,9 +79,8 @@ def static_timer(card: Device) -> Timer:
 
 
 def _keep_fastest(planned: PlannedKernel, card: Device, count: int, seconds: Timer, cache: Cache) -> None:
-    work = Work(planned.kernel)
     times = {}
-    for cost, schedule in ranked(work, schedules(work), card)[:count]:
+    for cost, schedule in ranked(planned.kernel, card)[:count]:
         try:
             times[schedule] = seconds(replace(planned, schedule=schedule, cost=cost))
         except Exception as error:  # of the compiler, for one schedule: the others still compare
@@ -108,6 +105,5 @@ def recalled(candidate: Candidate, card: Device, cache: Cache) -> Candidate:
         log.info("cache: %s", error)
         cache.drop(key)
         return candidate
-    work = Work(candidate.kernel)
-    costs = [cost for cost, s in ranked(work, schedules(work), card) if s == schedule]
+    costs = [cost for cost, s in ranked(candidate.kernel, card) if s == schedule]
     return replace(candidate, schedule=schedule, cost=costs[0]) if costs else candidate

@@ -23,8 +23,7 @@ from eqsat.devices import Device
 from eqsat.inputs import draw
 from eqsat.lower import lower
 from eqsat.notation import Kernel
-from eqsat.schedule import Schedule, schedules
-from eqsat.work import Work
+from eqsat.schedule import Schedule
 from examples.attention import causal_attention
 from examples.softmax import softmax_wide
 
@@ -63,8 +62,7 @@ def _case(context: Context, fn: Callable[..., Any], specs: str) -> Record:
 
 def to_time(kernel: Kernel, device: Device) -> list[tuple[int, Cost, Schedule]]:
     """(place in the ranking, cost, schedule): the best, then the bad."""
-    work = Work(kernel)
-    order = ranked(work, schedules(work), device)
+    order = ranked(kernel, device)
     places = dict.fromkeys([*range(min(BEST, len(order))), *(int(share * (len(order) - 1)) for share in BAD)])
     return [(place, *order[place]) for place in places]
 
