@@ -74,6 +74,8 @@ class Bound:
             case "const":
                 dtype = self.dtype(pattern.args[1]) if len(pattern.args) > 1 else like
                 return _literal(self.number(pattern.args[0]), dtype)
+            case "pos":
+                return notation.pos(Index.of(self.axis(pattern.args[0])), like)
             case "cast":
                 return notation.cast(self.dtype(pattern.args[1]), self.term(pattern.args[0], like))
             case "reduce":
@@ -85,7 +87,7 @@ class Bound:
 
     def _operation(self, pattern: Pattern, like: str) -> Term:
         typed = pattern.args[1:] if pattern.head == "where" else pattern.args
-        bare = [a.head == "const" and len(a.args) == 1 for a in typed]
+        bare = [a.head == "pos" or (a.head == "const" and len(a.args) == 1) for a in typed]
         if not all(bare):
             like = self.term(typed[bare.index(False)], like).dtype
         first = (self.term(pattern.args[0], "bool"),) if pattern.head == "where" else ()

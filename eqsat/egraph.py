@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from eqsat.index import Axis, Index
-from eqsat.ingest import DTYPE_OF_BIT, Ingest, Row
+from eqsat.ingest import ATTRIBUTES, DTYPE_OF_BIT, Ingest, Row
 from eqsat.notation import Stored, Term, Window, dimension_indices, substitute
 from eqsat.regions import Region
 from eqsat.rule import PHASES, SIGNATURES, Rule, lower
@@ -274,7 +274,7 @@ def _declarations() -> list[str]:
         "(relation finite (T))",
         "(function literal (T) f64 :merge old)",
     ]
-    texts += [f"(function {f} (i64) i64 :merge old)" for f in ("map_axes", "tensor_dtype", "leaf_dtype", "extent")]
+    texts += [f"(function {f} (i64) i64 :merge old)" for f in ATTRIBUTES]
     texts += [f"(ruleset {r})" for r in ("ingest", "ana", *PHASES)]
     for name, signature in SIGNATURES.items():
         texts.append(f"(constructor {name} ({' '.join(signature)}) T)")
@@ -295,7 +295,7 @@ def _declarations() -> list[str]:
         texts.append(f'(rule ((in_{f} a b)) ((set ({f} (Id a)) b)) :ruleset ingest :name "ingest-{f}")')
     texts.append("(relation in_finite (i64))")
     texts.append('(rule ((in_finite a)) ((finite (Id a))) :ruleset ingest :name "ingest-finite")')
-    for f in ("map_axes", "tensor_dtype", "leaf_dtype", "extent"):
+    for f in ATTRIBUTES:
         texts.append(f"(relation in_{f} (i64 i64))")
         texts.append(f'(rule ((in_{f} a b)) ((set ({f} a) b)) :ruleset ingest :name "ingest-{f}")')
     return texts

@@ -12,6 +12,7 @@ from eqsat.regions import Region, definition_at
 from eqsat.scalars import DTYPES
 from eqsat.splitting import levelled, masked, split
 
+ATTRIBUTES = ("map_axes", "tensor_dtype", "leaf_dtype", "extent", "position")  # by the number of an index map, tensor, leaf, axis
 MAX_AXES = 62  # axis sets are 64-bit masks
 DTYPE_OF_BIT = {d.bit: d.name for d in DTYPES.values()}
 
@@ -32,9 +33,7 @@ class Ingest:
     def __init__(self, region: Region, nesting: int, fast: bool) -> None:
         self.region, self._fast = region, fast
         self.number: dict[Term, int] = {}
-        self.tables: dict[str, list[tuple[Any, ...]]] = {
-            t: [] for t in ("map_axes", "tensor_dtype", "leaf_dtype", "extent", "union", "low", "high", "finite")
-        }
+        self.tables: dict[str, list[tuple[Any, ...]]] = {t: [] for t in (*ATTRIBUTES, "union", "low", "high", "finite")}
         self._axes: list[Axis] = []
         self._bit: dict[Axis, int] = {}
         self._maps: dict[tuple[Index, ...], int] = {}
@@ -105,6 +104,9 @@ class Ingest:
                 self.tables["leaf_dtype"].append((self._leaves[t], DTYPES[t.dtype].bit))
                 return "Leaf", (self._leaves[t],)
             case "pos":
+                for axis in t.axes:
+                    if t.data == Index.of(axis):
+                        self.tables["position"].append((self.bit(axis), self.map_id((t.data,))))
                 return "Pos", (self.map_id((t.data,)), DTYPES[t.dtype].bit)
             case "load":
                 return f"Load{len(args) or ''}", (self.tensor_id(t.tensor), self.map_id(t.indices), *args)

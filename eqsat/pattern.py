@@ -89,6 +89,8 @@ class Pattern:
         if self.head == "const":
             return str(self.args[0])
         args = [str(a) for a in self.args]
+        if self.head == "pos":
+            return f"position({args[0]})"
         name = self.data if self.head in ("reduce", "arithmetic") else self.head
         name = ONLINE[self.data].symbol if self.head == "online" else name
         symbol = SCALARS[name].symbol if name in SCALARS else ""
@@ -164,6 +166,11 @@ def const(value: Operand, like: Pattern | None = None) -> Pattern:
 def extent(axis: Pattern) -> Pattern:
     """The extent of an axis, as a number."""
     return Pattern("extent", (axis,), None, Number)
+
+
+def position(axis: Pattern) -> Pattern:
+    """The position along an axis, as a term of any dtype; on a left side."""
+    return Pattern("pos", (axis,))
 
 
 def online(axis: Pattern, s: Pattern, v: Pattern, weight: Pattern | str) -> Pattern:

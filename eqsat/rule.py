@@ -61,6 +61,7 @@ from eqsat.pattern import (
     online,
     online_,
     op,
+    position,
     reduce_,
     sum_,
     where,
@@ -72,7 +73,7 @@ __all__ = [
     "PHASES", "SIGNATURES", "SORTS", "TIERS", "Axis", "Bool", "DType", "Equation", "Float", "Guard", "Integer", "Number",
     "Pattern", "Rule", "Sort", "Term", "absent", "at_least", "between", "birewrite", "cast", "const", "dtype_",
     "dtype_in", "exp", "extent", "fewer_axes", "finite", "has_dtype", "log", "lower", "max_", "max_of", "min_of",
-    "online", "online_", "op", "pack", "present", "reduce_", "rewrite", "rule", "select", "sum_", "values_above",
+    "online", "online_", "op", "pack", "position", "present", "reduce_", "rewrite", "rule", "select", "sum_", "values_above",
     "values_at_least", "values_at_most", "values_below", "varies", "where", "wide", "without",
 ]  # fmt: skip
 

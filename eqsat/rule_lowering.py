@@ -75,6 +75,8 @@ class Lowering:
                 return f"({_ARITHMETIC[pattern.data]} {' '.join(map(self.expression, pattern.args))})"
             case "extent":
                 return f"(to-f64 {self._fact('extent', pattern.args[0])})"
+            case "pos":
+                return f"(Pos {self._fact('position', pattern.args[0])} d{next(self._fresh)})"
             case "const":
                 if pattern.args[0].head == "variable":
                     return self._any_literal(pattern)

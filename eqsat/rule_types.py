@@ -124,6 +124,11 @@ class Types:
                 return self._name(pattern.data)
             case "const":
                 return self._literal(pattern)
+            case "pos":
+                self._axis(pattern.args[0])
+                if self._side == "right":
+                    raise TypeError(f"{pattern}: on a left side only; a right side takes what a variable stands for")
+                return self._restrict(self._new(), ("int", "uint", "float"), pattern)
             case "cast":
                 self._visit(pattern.args[0])
                 return self._dtype(pattern.args[1])

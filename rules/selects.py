@@ -4,7 +4,27 @@ Concatenation reads as a select on positions, so these few laws move operations,
 All but one are exact: each element is computed as before, on one side or the other.
 """
 
-from eqsat.rule import Axis, Bool, Float, Term, absent, birewrite, const, op, pack, reduce_, rewrite, rule, where
+from eqsat.rule import (
+    Axis,
+    Bool,
+    Float,
+    Integer,
+    Term,
+    absent,
+    between,
+    birewrite,
+    const,
+    dtype_in,
+    extent,
+    op,
+    pack,
+    position,
+    reduce_,
+    rewrite,
+    rule,
+    sum_,
+    where,
+)
 from eqsat.scalars import REDUCTIONS, SCALARS
 
 
@@ -85,6 +105,20 @@ def _reduction(name: str):  # type: ignore[no-untyped-def]
 
     return select_of_reduction
 
+
+def _one_hot(first: bool):  # type: ignore[no-untyped-def]
+    @rule("reassociate", gives_up="the sign of a zero", name=f"sum_of_one_hot{'_first' * first}", first=first)
+    def sum_of_one_hot(i: Integer, a: Float, k: Axis, first):  # type: ignore[no-untyped-def]
+        """The sum over k of (a where k = i, else 0) is a, if i is a position of k: one term is not 0, or none."""
+        met = op("eq", position(k), i) if first else op("eq", i, position(k))
+        inside = op("and", op("ge", i, const(0, i)), op("le", i, const(extent(k) - 1, i)))
+        guards = absent(k, i), absent(k, a), dtype_in(i, "int32", "int64"), between(1, extent(k), 2**31)
+        return rewrite(sum_(k, where(met, a, const(0))), where(inside, a, const(0, a)), *guards)
+
+    return sum_of_one_hot
+
+
+one_hot = [_one_hot(first) for first in (False, True)]
 
 # Where the choice between results and the choice between operands both occur: activations, sums, products.
 unary = [_unary(o.name) for o in SCALARS.values() if o.arity == 1 and o.result == "same" and o.name not in ("erfc", "rint")]

@@ -25,6 +25,7 @@ from eqsat.rule import (
     max_of,
     op,
     pack,
+    position,
     rewrite,
     rule,
     select,
@@ -117,6 +118,10 @@ def literal_without_dtype(a: Float):
     return rewrite(a + a, a * const(2))
 
 
+def position_on_the_right(i: Integer, k: Axis):
+    return rewrite(i + position(k), position(k) + i)
+
+
 def computed_on_the_left(a: Float, c: Number):
     return rewrite(a * const(c + c), a)
 
@@ -154,6 +159,7 @@ MISTAKES = {
     division_of_integers: "operands of kind float required, these may be a (float or int or uint); narrow the sorts",
     truth_of_integers: "a (int or uint) and bool meet; cast first",
     literal_without_dtype: "const(2) on a right side: its dtype required; write const(2, like=a)",
+    position_on_the_right: "position(k): on a left side only",
     computed_on_the_left: "on a left side a number or a Number variable; compute on the right side",
     everything: "an operation to look for required, got what stands everywhere",
     not_used: "every parameter must stand on the left side, got b",

@@ -116,6 +116,9 @@ class Window(Lookup):
 
     def dimension(self, index: Index, start: Term | None, extent: int, size: int) -> None:
         """The update covers start .. start+size-1 of a dimension; its start is clamped so that it lies inside."""
+        if size == 1 != extent and start is not None:
+            self.element(index, clamped(start, extent - 1), extent)
+            return
         first = const(0, "int32") if start is None else converted("int32", clamped(start, extent - size))
         offset = scalar("sub", pos(index, "int32"), first)
         if extent != size:
@@ -123,8 +126,21 @@ class Window(Lookup):
         known = index_of(offset)
         self.places.append(index if extent == size else self.index(offset, size - 1) if known is None else known)
 
+    def element(self, index: Index, place: Term, extent: int) -> None:
+        """The update covers one element of a dimension, or none where its place lies outside."""
+        self.tests.append(is_at(place, index, extent))
+        self.places.append(Index())
+
     def choose(self, inside: Term, outside: Term) -> Term:
         return choose(self.tests, inside, outside)
+
+
+def is_at(place: Term, index: Index, extent: int) -> Term:
+    """The test that a computed place is this one of a dimension."""
+    place = place if DTYPES[place.dtype].nbytes >= 4 else converted("int32", place)
+    if extent - 1 > np.iinfo(place.dtype).max:
+        raise Opaque("more elements than an index can say")
+    return scalar("eq", place, pos(index, place.dtype))
 
 
 @reads("scatter", "scatter-add", loads=(2,))
@@ -146,9 +162,12 @@ def scatter(out: Out, x: View, indices: View, updates: View, dimension_numbers: 
         if d in skipped and d not in starts:
             continue
         size = 1 if d in skipped else next(sizes)
-        window.dimension(i, starts.get(d), n, size)
-        if d in starts and "CLIP" not in str(mode):  # an update that does not fit is dropped
-            window.tests += in_range(starts[d], n - size)
+        if d in starts and size == 1 != n and "CLIP" not in str(mode):
+            window.element(i, starts[d], n)
+        else:
+            window.dimension(i, starts.get(d), n, size)
+            if d in starts and "CLIP" not in str(mode):  # an update that does not fit is dropped
+                window.tests += in_range(starts[d], n - size)
         if d in skipped:
             window.places.pop()
     inner, outer = iter(window.places), iter(rows)
@@ -175,11 +194,8 @@ def _scattered_sum(out: Out, x: View, indices: View, updates: View, numbers: Any
         if size not in (1, n):
             raise Opaque("updates of several elements may meet in one")
         if d in starts:
-            start = starts[d] if DTYPES[starts[d].dtype].nbytes >= 4 else converted("int32", starts[d])
-            if n - 1 > np.iinfo(start.dtype).max:
-                raise Opaque("more elements than an index can say")
-            start = clamped(start, n - size) if "CLIP" in mode else start
-            tests.append(scalar("eq", start, pos(i if size == 1 else Index(), start.dtype)))
+            start = clamped(starts[d], n - size) if "CLIP" in mode else starts[d]
+            tests.append(is_at(start, i if size == 1 else Index(), n))
         if d not in skipped:
             places.append(i if size == n else Index())
     inner, outer = iter(places), iter(rows)

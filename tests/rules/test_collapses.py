@@ -135,3 +135,19 @@ def test_batch_statistics_are_not_folded_into_the_weight():
     rng = np.random.default_rng(0)
     arrays = [rng.normal(size=s.shape).astype(np.float32) for s in args]
     np.testing.assert_allclose(program(*arrays), normalised(*arrays), rtol=2e-4, atol=2e-4)
+
+
+# --- sums of one term -----------------------------------------------------------------------------------------------------
+
+
+def test_the_gradient_of_cross_entropy_sums_no_one_hot_row():
+    """softmax less one at the label: written over all classes, the only sum that is left is the softmax's own."""
+
+    def loss(x, labels):
+        return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(x), labels[:, None], axis=1))
+
+    args = jax.ShapeDtypeStruct((512, 1000), F32), jax.ShapeDtypeStruct((512,), jnp.int32)
+    program = eqsat.optimize(jax.grad(loss), *args)
+    (kernel,) = [launch.kernel for launch in program.launches]
+    terms = {t for stored in kernel.outputs for t in stored.term.walk()}
+    assert [t.args[0].head for t in terms if t.head == "reduce" and t.data[0] == "sum"] == ["exp"]
