@@ -35,9 +35,12 @@ class Jitted:
         self._programs: dict[Hashable, Program] = {}
         self._notes = notes or {}
         self._lock = threading.RLock()
-        run = functools.wraps(fn)(lambda *args, **kwargs: self._run(args, kwargs))
-        self._outermost: Any = jax.jit(run, compiler_options=KEEP_CASTS, **static, **donated)
-        self._inner: Any = jax.jit(run, **static, **donated)  # JAX takes compiler options at the outermost only
+
+        def run(donate: tuple[int, ...]) -> Callable[..., Any]:
+            return functools.wraps(fn)(lambda *args, **kwargs: self._run(args, kwargs, donate))
+
+        self._outermost: Any = jax.jit(run(self._donate), compiler_options=KEEP_CASTS, **static, **donated)
+        self._inner: Any = jax.jit(run(()), **static, **donated)  # JAX takes compiler options at the outermost only
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return (self._inner if traced() else self._outermost)(*args, **kwargs)
@@ -70,13 +73,12 @@ class Jitted:
         self._outermost.clear_cache()
         self._inner.clear_cache()
 
-    def _run(self, args: tuple[Any, ...], kwargs: Settings) -> Any:
-        """While `jax.jit` traces: the program's results."""
+    def _run(self, args: tuple[Any, ...], kwargs: Settings, donate: tuple[int, ...]) -> Any:
+        """While `jax.jit` traces: the program's results. An outer trace may need what is donated: then `donate` is empty."""
         graph = self._graph(args, kwargs)
         flat = [leaf for leaf in jax.tree_util.tree_leaves((args, kwargs)) if isinstance(leaf, jax.core.Tracer)]
         captured, graph = lifted(graph)
-        donate = () if captured or traced() else self._donate  # an outer trace may need them
-        results = apply(self._program(graph, donate).function, [*captured, *flat])
+        results = apply(self._program(graph, () if captured else donate).function, [*captured, *flat])
         return jax.tree_util.tree_unflatten(graph.out_tree, results)
 
     def _graph(self, args: tuple[Any, ...], kwargs: Settings) -> Graph:

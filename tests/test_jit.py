@@ -178,6 +178,20 @@ def test_closed_over_arrays_are_constants_computed_once():
     close(jax.grad(lambda x: compiled(x).sum())(XS[0]), jax.grad(lambda x: jnp.tanh(x @ (W @ W)).sum())(XS[0]), 1e-4)
 
 
+def test_a_donated_cache_is_written_in_place():
+    """As the outermost call; what another function traces may need the cache afterwards."""
+
+    def step(cache, row, place):
+        return jax.lax.dynamic_update_slice(cache, row, (place, 0))
+
+    compiled = eqsat.jit(step, donate_argnums=0)
+    cache, row = jnp.arange(64.0 * 8).reshape(64, 8), jnp.zeros((1, 8))
+    expected = step(cache, row, jnp.int32(3))
+    inner = jax.jit(lambda c: compiled(c, row, jnp.int32(3)) + c)(cache)
+    assert (compiled(cache, row, jnp.int32(3)) == expected).all() and cache.is_deleted()
+    assert (inner[:3] == 2 * expected[:3]).all() and [p.donated for p in compiled.programs] == [(), (0,)]
+
+
 def test_donated_arguments_are_gone():
     compiled = eqsat.jit(lambda x, y: x * 2 + y, donate_argnums=0)
     x, y = normal(64), normal(64, seed=1)
