@@ -40,7 +40,7 @@ def test_what_stays_a_call_is_known(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["dropout", "graph network", "mixture of experts, top 2, dense"])
+@pytest.mark.parametrize("name", ["dropout", "graph network", "top-p sampling"])
 def test_programs_validate_and_say_how_much_is_opaque(name):
     program = optimized(name, "small", time_limit=1.0)
     program.validate()

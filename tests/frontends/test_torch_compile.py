@@ -148,6 +148,13 @@ def test_a_training_step_with_batch_norm_agrees_with_eager():
 
 
 @pytest.mark.slow
+def test_the_gradient_of_attention_agrees_with_eager():
+    attention, given = torch.nn.functional.scaled_dot_product_attention, torch.randn(3, 2, 2, 4, 8, requires_grad=True)
+    got, wanted = (torch.autograd.grad(fn(*given).square().sum(), given) for fn in (compiled(attention), attention))
+    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.nightly
 def test_attention_trains_as_in_eager():
     module = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
     x = torch.randn(2, 4, 8)
@@ -157,7 +164,7 @@ def test_attention_trains_as_in_eager():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mask", [None, "src_mask", "src_key_padding_mask"])
+@pytest.mark.parametrize("mask", [None, pytest.param("src_mask", marks=pytest.mark.nightly), "src_key_padding_mask"])
 def test_the_operator_for_encoder_layers_in_inference(mask):
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, activation="gelu", norm_first=mask is None).eval()
