@@ -68,10 +68,12 @@ def torch_engine(compiled: bool) -> Callable[[Workload, Size, Graph], Run]:
     def prepare(workload: Workload, size: Size, graph: Graph) -> Run:
         import torch
 
-        from benchmarks.torch_graph import to_numpy, to_torch, torch_function
+        from benchmarks.torch_graph import to_numpy, to_torch, torch_function, traced
 
-        function = torch_function(graph, "cuda" if jax.default_backend() == "gpu" else "cpu")
-        called = torch.compile(function, dynamic=False) if compiled else function
+        device = "cuda" if jax.default_backend() == "gpu" else "cpu"
+        called = torch_function(graph, device)
+        if compiled:
+            called = torch.compile(traced(graph, device), dynamic=False, fullgraph=True)
 
         def run(flat: Sequence[Array]) -> list[Array]:
             with torch.inference_mode():

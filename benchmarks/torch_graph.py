@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from eqsat.graph import Equation, Graph, Variable
 
@@ -41,6 +42,12 @@ def torch_function(graph: Graph, device: str = "cpu") -> Callable[..., list[Tens
         return [_tensor(value, x, device) for value, x in zip(found, graph.outputs, strict=True)]
 
     return run
+
+
+def traced(graph: Graph, device: str = "cpu") -> Any:
+    """The function as one graph of torch's own operations: torch.compile would break at the loop over equations."""
+    zeros = [torch.zeros(tuple(v.shape), dtype=DTYPES[v.dtype], device=device) for v in graph.inputs]  # which are places, too
+    return make_fx(torch_function(graph, device), tracing_mode="real")(*zeros)
 
 
 def _folded_numbers(graph: Graph) -> tuple[list[tuple[Equation, list[Any]]], list[Any]]:

@@ -19,7 +19,7 @@ import torch  # noqa: E402
 
 from benchmarks.peers import fake_cuda  # noqa: E402
 from benchmarks.peers.process import serve  # noqa: E402
-from benchmarks.torch_graph import DTYPES, torch_function  # noqa: E402
+from benchmarks.torch_graph import DTYPES, traced  # noqa: E402
 from benchmarks.workloads import Size, workloads  # noqa: E402
 from eqsat.graph import Graph  # noqa: E402
 
@@ -62,10 +62,8 @@ class Compiler:
         torch._dynamo.reset()
         specs = [(tuple(v.shape), DTYPES[v.dtype]) for v in graph.inputs]
         with FakeTensorMode(allow_non_fake_inputs=True):
-            function = torch_function(graph)
-            traced = make_fx(function, tracing_mode="real")(*(torch.empty(s, dtype=d) for s, d in specs))
             on_card = [torch.empty(s, dtype=d, device="cuda") for s, d in specs]
-            moved = make_fx(_moved(traced), tracing_mode="real")(*on_card)
+            moved = make_fx(_moved(traced(graph)), tracing_mode="real")(*on_card)
             try:
                 compile_fx(moved, on_card)(*on_card)
             except Exception as error:
@@ -76,15 +74,15 @@ class Compiler:
         raise RuntimeError("Inductor wrote no code")
 
 
-def _moved(traced: Any) -> Any:
+def _moved(graph: Any) -> Any:
     """A graph traced on the CPU, as a function of tensors on the card."""
     card = torch.device("cuda", 0)
-    for node in traced.graph.nodes:
+    for node in graph.graph.nodes:
         if node.kwargs.get("device") is not None:
             node.kwargs = {**node.kwargs, "device": card}
         node.args = tuple(card if isinstance(x, torch.device) else x for x in node.args)
-    traced.recompile()
-    return torch.fx.Interpreter(traced).run
+    graph.recompile()
+    return torch.fx.Interpreter(graph).run
 
 
 def _cause(error: BaseException | None) -> Planned | None:
