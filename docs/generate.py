@@ -171,7 +171,7 @@ def devices() -> str:
 
     dtypes = list(dict.fromkeys(d for card in DEVICES.values() for d in card.tensor_flops))
     facts = [
-        ("compute capability", lambda c: f"{c.compute_capability // 10}.{c.compute_capability % 10}"),
+        ("compute capability, or architecture", lambda c: c.gfx or f"{c.compute_capability // 10}.{c.compute_capability % 10}"),
         ("multiprocessors", lambda c: c.multiprocessors),
         ("memory, TB/s", lambda c: f"{c.dram_bytes_per_second / 1e12:g}"),
         ("L2, TB/s", lambda c: f"{c.l2_bytes_per_second / 1e12:g}"),

@@ -234,11 +234,11 @@ class _Pricing:
         """True where registers hold what is alive at once, and shared memory the operands of contractions."""
         per_thread = 224 if self.device.compute_capability >= 90 else 176
         registers, warps = self.registers, self.over.warps
-        limit = np.minimum(warps * 32 * per_thread * 4, REGISTER_NBYTES * 0.9)
+        limit = np.minimum(warps * self.device.lanes * per_thread * 4, REGISTER_NBYTES * 0.9)
         unrolled = [c for c in self.asked.products if c.dtype not in self.device.tensor_flops]
         for c in unrolled:  # multiply-adds: more than 64 accumulators a thread spill, computed operands sooner
             registers = registers + 3 * self._sides_nbytes(c) * bool(c.computed)
             if self.asked.folds > 1 and len(unrolled) > 1:  # the operands of one wait while another is multiplied
                 registers = registers + self.asked.folds * self._sides_nbytes(c)
-            limit = np.minimum(limit, warps * 32 * (64 + 32) * 4)
+            limit = np.minimum(limit, warps * self.device.lanes * (64 + 32) * 4)
         return (registers <= limit) & (self.shared_nbytes <= self.device.shared_nbytes * 0.95)

@@ -3,6 +3,11 @@
 Peak rates and capacities are from the vendors' datasheets and architecture whitepapers (A100, H100, H200, B200, L4
 datasheets; Ampere, Ada, Hopper and Blackwell whitepapers). L2 rates and launch costs are measured figures published
 with gpu-benches (D. Ernst). `efficiency` is what a good kernel reaches of each peak.
+
+MI300X: peaks from AMD's data sheet. Its L2 is in eight parts of 4 MB that do not see each other, so that the cache that
+programs share is the Infinity Cache: 256 MB at a peak of 17.2 TB/s (CDNA 3 white paper). Special functions take four times as
+long as additions (16 a cycle and compute unit, 2.1 GHz). It has other float8 formats than ours, which Triton multiplies as
+float16. Not known: the cost of a launch and the efficiencies; those of the H100 stand in.
 """
 
 from __future__ import annotations
@@ -33,10 +38,17 @@ class Device:
     source: str
     dram_efficiency: float = 0.92
     tensor_efficiency: float = 0.8
+    lanes: int = 32  # of a warp
+    gfx: str = ""  # LLVM's name of an AMD architecture, which has no compute capability: 0
     arrays: bool = False  # runs array programs, one operation after the other, instead of kernels
 
     def __hash__(self) -> int:
         return hash(self.name)
+
+    @property
+    def architecture(self) -> int | str:
+        """What kernels are compiled for: the compute capability, or LLVM's name of an AMD architecture."""
+        return self.gfx or self.compute_capability
 
     def contraction_flops(self, dtype: str) -> float:
         """Peak rate of contractions whose operands have this dtype."""
@@ -67,6 +79,9 @@ DEVICES: dict[str, Device] = {
                _tensor(121, 242, 242), 2.7e-6, "NVIDIA L4 datasheet; Ada whitepaper"),
         Device("rtx4090", 89, 128, 1.008e12, 5.2e12, 72 * _MB, 99 * _KB, 100 * _KB, 82.6e12, 1.3e12, 5.2e12,
                _tensor(165.2, 330.3, 660.6), 2.7e-6, "NVIDIA Ada whitepaper (float32 accumulation)"),
+        Device("mi300x", 0, 304, 5.3e12, 17.2e12, 256 * _MB, 64 * _KB, 64 * _KB, 163.4e12, 81.7e12, 10.2e12,
+               _tensor(1307.4, 1307.4, 2614.9) | dict.fromkeys(("float32", "float64"), 163.4 * TERA), 2.5e-6,
+               "AMD Instinct MI300X data sheet; CDNA 3 white paper; cost of a launch not known", lanes=64, gfx="gfx942"),
     ]
 }  # fmt: skip
 

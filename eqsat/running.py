@@ -33,14 +33,23 @@ def runner(target: str) -> Launch:
 
 
 def triton_launch(target: str) -> Launch:
-    """The launch of a planned kernel on a GPU; it can be traced and lowered anywhere."""
+    """The launch of a planned kernel on a GPU; it can be traced and lowered anywhere.
+
+    Raises ValueError for a target of AMD, whose kernels are printed and compiled only.
+    """
+    card = device(target)
+    if card.gfx:
+        raise ValueError(
+            f"launch for {target}: a GPU of NVIDIA required, got {card.gfx}; "
+            "write the kernels' Triton source, which Triton for ROCm launches, or choose another target"
+        )
     call = importlib.import_module("eqsat.backends.triton.launch").call
 
     def launch(planned: PlannedKernel, arrays: list[Array]) -> tuple[Array, ...]:
         if planned.schedule is None:
             return _run_in_jax(planned, arrays)
         program = lower(planned.kernel, planned.schedule)
-        return call(planned.source("triton"), program, *arrays, target=device(target).compute_capability)
+        return call(planned.source("triton"), program, *arrays, target=card.compute_capability)
 
     return launch
 

@@ -48,6 +48,7 @@ def tune(program: Program, count: int = 4, seconds: Timer | None = None) -> Prog
 
 def timer(card: Device) -> Timer:
     """Times kernels with cold caches on this machine's GPU. Raises ValueError where that is none of the device's capability."""
+    launch = triton_launch(card.name)
     wanted = f"a GPU of compute capability {card.compute_capability / 10} that JAX finds"
     try:
         gpu = jax.devices("gpu")[0]
@@ -55,7 +56,6 @@ def timer(card: Device) -> Timer:
         raise ValueError(f"tune for {card.name}: {wanted} required, got none; tune where one is ({error})") from error
     if (found := str(getattr(gpu, "compute_capability", "none"))) != str(card.compute_capability / 10):
         raise ValueError(f"tune for {card.name}: {wanted} required, got {gpu.device_kind} of {found}; choose another target")
-    launch = triton_launch(card.name)
 
     def seconds(planned: PlannedKernel) -> float:
         call = jax.jit(lambda *arrays: launch(planned, list(arrays)))
@@ -72,7 +72,7 @@ def static_timer(card: Device) -> Timer:
     def seconds(planned: PlannedKernel) -> float:
         assert planned.schedule is not None
         tiles = lower(planned.kernel, planned.schedule)
-        report = triton.compile_report(triton.emit(tiles), tiles, card.compute_capability)
+        report = triton.compile_report(triton.emit(tiles), tiles, card.architecture)
         return float("inf") if report.spills else planned.cost.seconds
 
     return seconds

@@ -185,7 +185,7 @@ def _static(planned: PlannedKernel, picture: Picture) -> list[tuple[str, Any]]:
         return []
     try:
         tiles = lower(planned.kernel, planned.schedule)
-        made = backend("triton").compile_report(planned.source("triton"), tiles, picture.card.compute_capability)
+        made = backend("triton").compile_report(planned.source("triton"), tiles, picture.card.architecture)
     except Exception as error:  # whatever the compiler or its absence raises: the page says so
         return [("Compiled", f"no report: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")]
     text = (

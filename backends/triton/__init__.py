@@ -1,4 +1,4 @@
-"""NVIDIA GPUs by Triton: `emit` prints a tile program; `interpret.run`, `compile_report` and `launch.call` use the text.
+"""GPUs by Triton: `emit` prints a tile program; `interpret.run`, `compile_report` and `launch.call` (NVIDIA only) use the text.
 
 Triton itself is imported on first use, so that kernels can be printed where it is not installed.
 """

@@ -9,11 +9,13 @@ from typing import Any
 
 from eqsat.tile import TileProgram
 
+from .amd import LANES
 from .source import kernel, load
 
 ALIGNMENT = 16  # bytes; XLA and torch align every buffer at least so, and wide loads depend on knowing it
 
 Signature = tuple[str, ...]
+Architecture = int | str  # a compute capability, or LLVM's name of an AMD GPU
 
 
 def signature(program: TileProgram) -> Signature:
@@ -29,11 +31,16 @@ def capability(target: str | int) -> int:
     return int(found[1])
 
 
-def machine_code(source: str, program: TileProgram, cc: int) -> Any:
-    """Triton's compiled kernel for a compute capability: `asm` holds "ttir", "ptx" and "cubin", `metadata` the resources."""
+def architecture(target: str | int) -> Architecture:
+    """What the compiler calls a target: AMD's by LLVM's name, such as "gfx942", NVIDIA's by the compute capability."""
+    return str(target) if re.fullmatch(r"gfx9[0-9a-f]{2}", str(target)) else capability(target)
+
+
+def machine_code(source: str, program: TileProgram, target: Architecture) -> Any:
+    """Triton's compiled kernel: `asm` holds "ttir" and "cubin" or, for AMD, "amdgcn"; `metadata` the resources."""
     import triton
 
-    return triton.compile(_ast(source, signature(program)), target=_target(cc), options=_options(program))
+    return triton.compile(_ast(source, signature(program)), target=_target(target), options=_options(program))
 
 
 def triton_ir(source: str, program: TileProgram, cc: int) -> tuple[str, str]:
@@ -67,10 +74,10 @@ def _options(program: TileProgram) -> dict[str, Any]:
     return {"num_warps": program.num_warps, "num_stages": program.num_stages, "enable_fp_fusion": not program.exact}
 
 
-def _target(cc: int) -> Any:
+def _target(target: Architecture) -> Any:
     from triton.backends.compiler import GPUTarget
 
-    return GPUTarget("cuda", cc, 32)
+    return GPUTarget("hip", target, LANES) if isinstance(target, str) else GPUTarget("cuda", target, 32)
 
 
 def _ast(source: str, dtypes: Signature) -> Any:

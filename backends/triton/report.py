@@ -9,7 +9,8 @@ from typing import Any
 
 from eqsat.tile import TileProgram
 
-from .compiler import capability, machine_code
+from . import amd
+from .compiler import Architecture, architecture, machine_code
 from .cycles import cycles
 from .machine import Instruction, disassemble
 
@@ -47,15 +48,15 @@ class LoopReport:
 
 @dataclass(frozen=True)
 class StaticReport:
-    """Resources and instructions of a kernel as compiled for one compute capability."""
+    """Resources and instructions of a kernel as compiled for one target."""
 
-    cc: int
+    target: Architecture
     registers: int  # per thread
-    spill_loads: int  # LDL and STL: registers that went to local memory and came back
+    spill_loads: int  # LDL and STL, or loads and stores of scratch: registers that went to local memory and came back
     spill_stores: int
     stack_nbytes: int  # per thread
     shared_nbytes: int  # per program
-    matrix_instructions: int  # of the tensor cores: mma, wgmma or tcgen05
+    matrix_instructions: int  # of the tensor cores: mma, wgmma, tcgen05 or mfma
     widest_load_bits: int  # widest load from global memory, per thread; 0 if it loads by bulk copies only
     instructions: int
     warps_resident: int  # per multiprocessor
@@ -75,18 +76,19 @@ class StaticReport:
 
 
 def compile_report(source: str, program: TileProgram, target: str | int) -> StaticReport:
-    """Compile emitted text for a target (80, "sm_90", ...) and read the result; kept in memory per text and target."""
-    key = (source, capability(target))
+    """Compile emitted text for a target (80, "sm_90", "gfx942", ...) and read the result; kept in memory per text and target."""
+    key = (source, architecture(target))
     if key not in _reports:
         _reports[key] = _report(source, program, key[1])
     return _reports[key]
 
 
-_reports: dict[tuple[str, int], StaticReport] = {}
+_reports: dict[tuple[str, Architecture], StaticReport] = {}
 
 
-def _report(source: str, program: TileProgram, cc: int) -> StaticReport:
-    return report_of(machine_code(source, program, cc), cc)
+def _report(source: str, program: TileProgram, target: Architecture) -> StaticReport:
+    compiled = machine_code(source, program, target)
+    return _report_of_amd(compiled, target) if isinstance(target, str) else report_of(compiled, target)
 
 
 def report_of(compiled: Any, cc: int) -> StaticReport:
@@ -99,7 +101,7 @@ def report_of(compiled: Any, cc: int) -> StaticReport:
     inside = {n for r in code.loops for n in r}
     outside = [x for n, x in enumerate(code.instructions) if n not in inside]
     return StaticReport(
-        cc=cc,
+        target=cc,
         registers=registers,
         spill_loads=names["LDL"],
         spill_stores=names["STL"],
@@ -113,6 +115,29 @@ def report_of(compiled: Any, cc: int) -> StaticReport:
         limited_by=limit,
         loops=tuple(LoopReport(len(x), sum(i.of_matrix_unit for i in x), cycles(x, warps, cc)) for x in loops),
         cycles=cycles(outside[: _end(outside)], warps, cc, repeats=False),
+    )
+
+
+def _report_of_amd(compiled: Any, target: str) -> StaticReport:
+    """The report of what Triton compiled for an AMD GPU. Its rates are not known, so no cycles are estimated."""
+    code, num_warps = amd.read(compiled.asm["amdgcn"]), compiled.metadata.num_warps
+    shared = int(compiled.metadata.shared)
+    warps, limit = amd.resident_waves(target, code.registers, shared, num_warps)
+    loops = [code.instructions[r.start : r.stop] for r in code.loops]
+    return StaticReport(
+        target=target,
+        registers=code.registers,
+        spill_loads=sum(x.startswith("scratch_load") for x in code.instructions),
+        spill_stores=sum(x.startswith("scratch_store") for x in code.instructions),
+        stack_nbytes=code.scratch_nbytes,
+        shared_nbytes=shared,
+        matrix_instructions=sum(map(amd.is_matrix, code.instructions)),
+        widest_load_bits=max(map(amd.load_bits, code.instructions)),
+        instructions=len(code.instructions),
+        warps_resident=warps,
+        occupancy=warps / (amd.WAVES * amd.SIMDS),
+        limited_by=limit,
+        loops=tuple(LoopReport(len(x), sum(map(amd.is_matrix, x)), 0.0) for x in loops),
     )
 
 
