@@ -155,14 +155,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if not hasattr(error, "format_message"):
             raise
-        return _failed(f"{error.format_message().rstrip('.')}; see `eqsat --help`", 2)
+        said = error.format_message().rstrip(".")  # empty where the help was printed for want of a command
+        return _failed(f"{said}; see `eqsat --help`", 2) if said else 2
     return _failed("interrupted", code) if code == INTERRUPTED else code if isinstance(code, int) else 0
 
 
 def _failed(error: Any, code: int) -> int:
     print(f"eqsat: {' '.join(str(error).split())}", file=sys.stderr)
     return code
-
-
-if __name__ == "__main__":
-    sys.exit(main())

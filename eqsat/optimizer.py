@@ -92,10 +92,12 @@ def optimize(
     donate: positions of arguments that a call uses up, as `donate_argnums` of `jax.jit`: an output that differs from one of them
         in a window alone, such as a cache with a new row, is written in its buffer.
 
-    Raises ValueError for an unknown target or tier, an argument number out of range, or a memory limit that no program found
-    keeps to, and TypeError or ValueError where `fn` cannot be traced.
+    Raises ValueError for an unknown target or tier, a negative time limit, an argument number out of range, or a memory limit
+    that no program found keeps to, and TypeError or ValueError where `fn` cannot be traced.
     """
     card = checked(target, numerics, objective)
+    if not time_limit >= 0:
+        raise ValueError(f"time_limit: seconds, at least 0, required, got {time_limit}")
     start = time.perf_counter()
     graph = fn if isinstance(fn, Graph) else Graph.from_jax(fn, *args, **kwargs)
     admitted = select(default_rules() if rules is None else rules, numerics)

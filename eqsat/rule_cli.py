@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import os
 import time
 from collections.abc import Iterable
@@ -169,7 +170,7 @@ def new_rule(
     file: Annotated[str, typer.Option(callback=place_for_file, help="Where to write it (NAME.py).")] = "",
 ) -> None:
     """Write a file with a rule to start from."""
-    if not name.isidentifier():
+    if not name.isidentifier() or keyword.iskeyword(name):
         raise ValueError(f"name {name!r}: a Python name required, such as pull_factor_out_of_sum")
     path = Path(file or f"{name}.py")
     if path.exists():

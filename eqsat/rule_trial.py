@@ -73,6 +73,10 @@ def _function(expression: str, arguments: str) -> tuple[Callable[..., Any], list
         tree = ast.parse(expression, mode="eval")
     except SyntaxError as error:
         raise ValueError(f"expression {expression!r}: Python in JAX's words required; {error.msg}") from error
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in _WORDS:
+            known = ", ".join(word for word, meaning in _WORDS.items() if callable(meaning))
+            raise ValueError(f"expression {expression!r}: functions among {known} required, got {node.func.id!r}")
     names = [n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id not in _WORDS]
     names = sorted(dict.fromkeys(names), key=names.index)
     given = {name: shape(dtype, extents) for name, dtype, extents in _ARGUMENT.findall(arguments)}

@@ -81,6 +81,9 @@ def test_the_shell_completes_commands_and_values(monkeypatch, capsys):
         (["optimize", *SOFTMAX, "-o", "README.md/out"], "README.md/out: a folder that can be written required, got"),
         (["rules", "new", "law", "--file", "nowhere/law.py"], "nowhere/law.py: a file in a folder that can be written required"),
         (["inspect", "examples.softmax:softmax", "--args", "@nothing"], "module 'examples.softmax' has no 'nothing'"),
+        (["rules", "new", "class"], "name 'class': a Python name required"),
+        (["rules", "try", "sums", "foo(a)"], "expression 'foo(a)': functions among "),
+        (["optimize", *SOFTMAX, "--time-limit", "-3"], "time_limit: seconds, at least 0, required, got -3.0"),
         (["rules", "improve"], "No such command 'improve'"),
         (["rules", "show"], "Missing argument 'NAME'"),
         (
@@ -98,6 +101,12 @@ def test_a_mistake_is_one_line(arguments, message, capsys):
     captured = capsys.readouterr()
     assert captured.err.startswith(f"eqsat: {message}") and captured.err.count("\n") == 1
     assert captured.out == ""
+
+
+def test_no_command_prints_the_help(capsys):
+    assert main([]) == 2
+    captured = capsys.readouterr()
+    assert "Usage: eqsat" in captured.out and captured.err == ""
 
 
 def test_optimize_prints_the_report_and_writes_kernels(tmp_path, capsys):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -42,6 +43,17 @@ def test_examples_run_as_written(path, tmp_path, monkeypatch):
 @pytest.mark.parametrize("page", generate.PAGES)
 def test_generated_pages_are_up_to_date(page):
     assert (ROOT / "docs" / page).read_text() == generate.PAGES[page](), "run: python docs/generate.py"
+
+
+def test_commands_on_functions_that_are_here_name_them_with_their_arguments(capsys):
+    from eqsat.cli import main
+
+    lines = [line for page in (ROOT / "README.md", *ROOT.glob("docs/**/*.md")) for line in page.read_text().splitlines()]
+    said = [shlex.split(line) for line in lines if re.match(r"eqsat \w+ examples\.", line)]
+    assert len(said) >= 3
+    for _, _, subject, *options in said:
+        shapes = options[options.index("--args") + 1] if "--args" in options else ""
+        assert main(["inspect", subject, "--args", shapes, "--quiet"]) == 0, capsys.readouterr().err
 
 
 def test_links_between_pages_lead_somewhere():

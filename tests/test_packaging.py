@@ -101,7 +101,7 @@ def test_folders_are_imported_under_their_package_name_only(name):
 def test_console_script_prints_the_version():
     import eqsat
 
-    result = python("-m", "eqsat.cli", "--version")
+    result = python("-m", "eqsat", "--version")
     assert result.stdout == f"eqsat {eqsat.__version__}\n"
 
 
