@@ -18,7 +18,7 @@ from rich.console import Console
 from eqsat.cli_subject import graph_of, numbers
 from eqsat.cost import OBJECTIVES
 from eqsat.devices import DEVICES
-from eqsat.rule import TIERS, select
+from eqsat.rule import TIERS, select, unique
 
 if TYPE_CHECKING:
     from eqsat.graph import Graph
@@ -123,7 +123,10 @@ class Search:
         ),
     ] = "time"
     rules: Annotated[
-        str, typer.Option("--rules", metavar="FILES", help="Files of rules to use beside the built-in ones: 'mine.py'.")
+        str,
+        typer.Option(
+            "--rules", metavar="FILES", help="Files or packs of rules to use beside the default ones: 'mine.py expansion'."
+        ),
     ] = ""
     constants: Annotated[str, typer.Option(metavar="NUMBERS", help="Numbers of arguments that never change: '0,2'.")] = ""
     time_limit: Annotated[float, typer.Option(metavar="SECONDS", help="Afterwards, the best program so far.")] = 300.0
@@ -135,9 +138,10 @@ class Search:
     def traced(self) -> tuple[Graph, Request]:
         """The graph, and what is asked of the search."""
         from eqsat.optimizer import Request
-        from eqsat.packs import packs, rules_named
+        from eqsat.packs import default_rules, rules_named
 
-        chosen = rules_named([*packs(), *self.rules.replace(",", " ").split()])
+        words = self.rules.replace(",", " ").split()
+        chosen = unique([*default_rules(), *(rules_named(words) if words else ())])
         fixed = numbers(self.constants)
         if self.numerics not in TIERS:
             raise ValueError(f"numerics {self.numerics!r}: one of {', '.join(TIERS)} required")

@@ -151,7 +151,7 @@ def jit(
         return functools.partial(jit, **options)
     if not callable(fn):
         raise TypeError(f"eqsat.jit: a function required, got {type(fn).__name__}")
-    checked(target, numerics, objective)
+    checked(target, numerics, objective, time_limit)
     rules = None if rules is None else tuple(rules)
     options = {"target": target, "numerics": numerics, "objective": objective, "time_limit": time_limit, "rules": rules}
     if buckets is not None and shapes is None:

@@ -95,9 +95,7 @@ def optimize(
     Raises ValueError for an unknown target or tier, a negative time limit, an argument number out of range, or a memory limit
     that no program found keeps to, and TypeError or ValueError where `fn` cannot be traced.
     """
-    card = checked(target, numerics, objective)
-    if not time_limit >= 0:
-        raise ValueError(f"time_limit: seconds, at least 0, required, got {time_limit}")
+    card = checked(target, numerics, objective, time_limit)
     start = time.perf_counter()
     graph = fn if isinstance(fn, Graph) else Graph.from_jax(fn, *args, **kwargs)
     admitted = select(default_rules() if rules is None else rules, numerics)
@@ -126,13 +124,15 @@ def optimize(
     return program
 
 
-def checked(target: str, numerics: str, objective: str) -> Device:
-    """The device of a target; raises ValueError for an unknown target, tier or objective."""
+def checked(target: str, numerics: str, objective: str, time_limit: float) -> Device:
+    """The device of a target; raises ValueError for an unknown target, tier or objective, and for a negative time limit."""
     card = device(target)
     if numerics not in TIERS:
         raise ValueError(f"numerics {numerics!r}: one of {', '.join(TIERS)} required")
     if objective not in OBJECTIVES | UNDER_A_CAP:
         raise ValueError(f"objective {objective!r}: one of {', '.join(OBJECTIVES)} required")
+    if not time_limit >= 0:
+        raise ValueError(f"time_limit: seconds, at least 0, required, got {time_limit}")
     return card
 
 

@@ -273,7 +273,7 @@ def _small(p: Point, share: float, words: str) -> Markup:
 
 
 def _rules(program: Program) -> Markup:
-    known = {r.name: r for r in default_rules()}
+    known = {r.name: r for r in (program.request.rules if program.request else default_rules())}
     names, tiers = program.notes.get("rules", ()), program.notes.get("tiers", {})
     if not names:
         return el("p", "None: fusion alone made these kernels.")

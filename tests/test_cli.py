@@ -230,6 +230,15 @@ def test_verbose_twice_tells_of_each_rule(capsys):
     assert "e-nodes" in once and "  chose " not in once and "  chose " in twice
 
 
+def test_packs_that_are_off_are_used_only_where_they_are_named():
+    from eqsat.cli_options import Search
+
+    def admitted(**options):
+        return {r.name for r in Search("examples.softmax:softmax", "float32[8,4]", **options).traced()[1].rules}
+
+    assert "associate_mul" not in admitted() and "associate_mul" in admitted(rules="expansion")
+
+
 def test_rules_of_a_file_are_used(tmp_path, capsys):
     (tmp_path / "mine.py").write_text(
         "from eqsat.rule import Axis, Float, absent, max_, rewrite, rule\n\n\n"
