@@ -17,6 +17,7 @@ Array = Any
 
 LONGEST = 20_000  # equations of a loop that are evaluated one by one
 DTYPE_PARAMETERS = ("new_dtype", "preferred_element_type", "dtype")
+COMPLEX = ("complex64", "complex128")
 EXTREMES = {"reduce_max", "reduce_min"}
 BITWISE = {"bitcast_convert_type", "nextafter", "reduce_precision"}  # whose meaning is that of one float format
 
@@ -62,12 +63,11 @@ class _Evaluation:
                 known.pop(x, None)
 
     def widened(self, value: Array, dtype: str) -> Array:
-        if self.wide and dtype in DTYPES and is_float(dtype):
-            return jnp.asarray(value).astype(np.float64)
-        return value
+        wide = _wide(dtype) if self.wide else None
+        return value if wide is None else jnp.asarray(value).astype(wide)
 
     def moved(self, value: Array, dtype: str) -> Array:
-        if self.rng is None or dtype not in DTYPES or not is_float(dtype):
+        if self.rng is None or _wide(dtype) is None:
             return value
         unit = float(jnp.finfo(jnp.dtype(dtype)).eps) / 2
         return value * (1 + unit * jnp.asarray(self.rng.uniform(-1, 1, np.shape(value))))
@@ -107,8 +107,15 @@ def _keeping_nan(operand: Array, axes: tuple[int, ...], extreme: Array) -> Array
     return jnp.where(jnp.isnan(operand).any(axes), jnp.asarray(jnp.nan, extreme.dtype), extreme)
 
 
+def _wide(dtype: str) -> str | None:
+    """What stands for a float or a complex number in the evaluation in float64; None: nothing else does."""
+    if dtype in COMPLEX:
+        return COMPLEX[-1]
+    return "float64" if dtype in DTYPES and is_float(dtype) else None
+
+
 def _as(value: Array, dtype: str) -> Array:
-    return jnp.asarray(value).astype(dtype) if dtype in DTYPES else value
+    return jnp.asarray(value).astype(dtype) if dtype in DTYPES or dtype in COMPLEX else value
 
 
 def _holds_program(params: Mapping[str, Any]) -> bool:
@@ -120,9 +127,9 @@ def _wide_parameters(equation: Equation) -> dict[str, Any]:
     params = dict(equation.params)
     for name in DTYPE_PARAMETERS:
         dtype = params.get(name)
-        if dtype is not None and str(np.dtype(dtype) if not hasattr(dtype, "name") else dtype.name) in DTYPES:
-            if is_float(str(jnp.dtype(dtype).name)):
-                params[name] = jnp.dtype("float64")
+        wide = None if dtype is None else _wide(str(dtype.name if hasattr(dtype, "name") else np.dtype(dtype)))
+        if wide is not None:
+            params[name] = jnp.dtype(wide)
     if "precision" in params and equation.name in ("dot_general", "conv_general_dilated"):
         params["precision"] = None
     return params

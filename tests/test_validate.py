@@ -56,11 +56,27 @@ def rejected(program, match=None, **options):
         (lambda x: jax.lax.fori_loop(0, 3, lambda _, y: jnp.tanh(y) + x, x), (X,)),
         (lambda x: x.sum(), (X,)),
         (lambda x: x[:0] * 2, (X,)),
+        (lambda x: jnp.fft.irfft(jnp.pad(jnp.fft.rfft(x), ((0, 0), (0, 3))) * (2 + 1j)), (X,)),
+        (lambda x: (jnp.fft.fft(x), jnp.fft.fft(x[0])[1]), (X,)),
     ],
 )
 def test_right_programs_pass(fn, args):
     result = program_of(fn, *args).validate()
     assert all(c.ratio <= 1 for c in result.outputs) and "validated" in str(result)
+
+
+def test_zero_is_right_where_only_rounding_errors_are_left():
+    """A bias of attention's keys shifts whole rows of scores."""
+    shift = jax.grad(lambda b, x: (softmax(x @ x.T + x @ b[:, None]) @ x).sum())
+    (check,) = program_of(lambda b, x: shift(b, x), GAIN, X).validate().outputs
+    assert check.note == "zero but for rounding, also in float64"
+    rejected(tampered(program_of(lambda b, x: shift(b, x), GAIN, X), lambda _, got: [got[0] + 1e-3]), "required, got")
+
+
+def test_complex_outputs_are_compared():
+    program = program_of(lambda x: jnp.fft.fft(x) * 2, X)
+    rejected(tampered(program, lambda _, got: [got[0].at[3, 5].add(0.1j)]), "required, got")
+    rejected(program_of(lambda x: jnp.fft.fft(x) * 0, X), "a constant would match")
 
 
 def test_kernels_are_run_block_by_block():
