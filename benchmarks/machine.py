@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-PACKAGES = ("eqsat", "jax", "jaxlib", "egglog", "numpy", "scipy", "triton")
+PACKAGES = ("eqsat", "jax", "jaxlib", "egglog", "numpy", "scipy", "triton", "torch", "onnxruntime")
 MIN_TURBO_HZ = 4.5e9  # what the clock is taken to be at least: a floor must never be above the truth
 
 

@@ -295,8 +295,6 @@ def on_a_cpu() -> str:
     from benchmarks.runner import read
 
     header, records = read(RESULTS.parent / "cpu.json")
-    for name, beside in read(RESULTS.parent / "cpu-others.json")[1].items():  # each against `jax.jit` in pairs of its own
-        records[name]["run"]["engines"] |= {k: e for k, e in beside["run"]["engines"].items() if k != "jax.jit"}
     machine = header["machine"]
     versions = ", ".join(f"{k} {v}" for k, v in machine["versions"].items() if v)
     found = {name: e["ratio"] for name, r in records.items() if (e := r.get("run", {}).get("engines", {}).get("eqsat"))}
@@ -311,17 +309,16 @@ JAX, so what fusion saves on a GPU counts for nothing here; only the algebra doe
 {"; ".join(slower)}.
 
 The maximum of `jax.jit` along a row drops NaN, for which ours reads the row once more; why others are slower is not known. What
-is *promised* is the ratio of predicted times; where products are small, the time of a call takes its part of it.
+is *promised* is the ratio of predicted times; where products are small, the time of a call takes its part of it. A timed call
+follows one of the same engine on other inputs.
 
 {report.times(records)}
 
-ONNX Runtime gets the graph as it was written, exported by our own writer. It was measured against `jax.jit` in a shorter run of
-its own, which ended before the whole table was done; torch.compile was not measured. *failed*: not exported or run. ⚠: outside
-of the tolerance, which follows from float64. Other programs ran meanwhile: ratios move by 0.05 and more from run to run.
-Inception-v3, NasNet-A, BERT (TENSAT) and the gradients of layer norm, GPT-2 and Llama keep times of an earlier version.
+torch.compile gets the graph as one of torch's own operations, ONNX Runtime as our writer exports it, both as it was written. They
+take JAX's arrays without a copy. *failed*: not translated, exported or run. ⚠: outside of the tolerance, which follows from
+float64. Ratios move by 0.05 and more from run to run.
 
-`python -m benchmarks --engines eqsat jax.jit --seconds 1.5 -o FILE` makes the numbers anew; more engines may be
-named.
+`python -m benchmarks --engines eqsat jax.jit torch.compile "ONNX Runtime" --seconds 2 -o FILE` makes the numbers anew.
 """
 
 
