@@ -60,9 +60,8 @@ class Compiler:
         from torch.fx.experimental.proxy_tensor import make_fx
 
         torch._dynamo.reset()
-        specs = [(tuple(v.shape), DTYPES[v.dtype]) for v in graph.inputs]
         with FakeTensorMode(allow_non_fake_inputs=True):
-            on_card = [torch.empty(s, dtype=d, device="cuda") for s, d in specs]
+            on_card = [torch.empty(tuple(v.shape), dtype=DTYPES[v.dtype], device="cuda") for v in graph.inputs]
             moved = make_fx(_moved(traced(graph)), tracing_mode="real")(*on_card)
             try:
                 compile_fx(moved, on_card)(*on_card)

@@ -162,12 +162,12 @@ def scatter(out: Out, x: View, indices: View, updates: View, dimension_numbers: 
         if d in skipped and d not in starts:
             continue
         size = 1 if d in skipped else next(sizes)
-        if d in starts and size == 1 != n and "CLIP" not in str(mode):
+        dropped = d in starts and "CLIP" not in str(mode)  # an update that does not fit
+        if dropped and size == 1 != n:
             window.element(i, starts[d], n)
         else:
             window.dimension(i, starts.get(d), n, size)
-            if d in starts and "CLIP" not in str(mode):  # an update that does not fit is dropped
-                window.tests += in_range(starts[d], n - size)
+            window.tests += in_range(starts[d], n - size) if dropped else []
         if d in skipped:
             window.places.pop()
     inner, outer = iter(window.places), iter(rows)
