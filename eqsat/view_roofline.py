@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log10, sqrt
@@ -11,12 +12,15 @@ from eqsat.report import nbytes, operations, time
 from eqsat.roofline import BOUNDS, Point
 from eqsat.view_markup import Markup, el
 from eqsat.view_model import Picture
+from eqsat.view_numbers import Disc, places
 
 if TYPE_CHECKING:
     from eqsat.program import Program
 
 WIDTH, HEIGHT = 860.0, 430.0
 LEFT, RIGHT, TOP, BOTTOM = 74.0, 18.0, 18.0, 50.0
+NUMBER = 7.0  # radius of the room of a kernel's number
+LETTER = 6.2  # width of a letter at a ceiling, about
 NEGLIGIBLE = 0.002  # share of the time below which a kernel has no dot
 PREFIXES = {0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P"}
 
@@ -73,10 +77,15 @@ def roofline_svg(picture: Picture) -> Markup:
     frame = el("rect", x=LEFT, y=TOP, width=WIDTH - RIGHT - LEFT, height=HEIGHT - BOTTOM - TOP, class_="frame")
     total = {id(points): sum(p.seconds * p.count for p in points) or 1.0 for points in (picture.before, picture.after)}
     parts = [frame, *_grid(x, y), *_roofs(picture, x, y)]
-    parts += [_dot(p, x, y, total[id(picture.before)], "before") for p in _largest_first(picture.before)]
+    before, after = _largest_first(picture.before), _largest_first(picture.after)
+    hollow = [_disc(p, x, y, total[id(picture.before)]) for p in before]
+    filled = [_disc(p, x, y, total[id(picture.after)]) for p in after]
+    parts += [_dot(p, disc, "before") for p, disc in zip(before, hollow, strict=True)]
     numbers = {id(p): n for n, p in enumerate(picture.after, 1)}
-    for p in _largest_first(picture.after):
-        parts.append(_dot(p, x, y, total[id(picture.after)], "after", numbers[id(p)]))
+    dots = [_dot(p, disc, "after", numbers[id(p)]) for p, disc in zip(after, filled, strict=True)]
+    rooms = _rooms(filled, hollow, _names(picture, x, y))
+    parts += itertools.chain.from_iterable(map(_line, filled, rooms))
+    parts += [*dots, *(_number(numbers[id(p)], d, room) for p, d, room in zip(after, filled, rooms, strict=True) if room)]
     return el(
         "svg", *parts, viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="img", class_="roofline", xmlns="http://www.w3.org/2000/svg",
         aria_label=f"Roofline of {picture.card.name}: {len(picture.before)} kinds of kernels before, {len(picture.after)} after",
@@ -125,10 +134,22 @@ def _roofs(picture: Picture, x: Axis, y: Axis) -> Iterator[Markup]:
     label = f"device memory, {nbytes(speed)}/s"
     turned = f"rotate({angle:.1f} {at[0]:.1f} {at[1]:.1f})"
     yield el("text", label, x=at[0], y=at[1] - 7, text_anchor="middle", transform=turned, class_="ceiling")
-    for name, rate in tops:
+    for _, rate in tops:
         yield el("path", d=f"M{x(rate / speed):.1f},{y(rate):.1f} L{x.end:.1f},{y(rate):.1f}", class_="roof")
-        label = f"{name}, {operations(rate)}/s"
-        yield el("text", label, x=x.end - 6, y=y(rate) - 6, text_anchor="end", class_="ceiling")
+    for label, end, base in _names(picture, x, y):
+        yield el("text", label, x=end, y=base, text_anchor="end", class_="ceiling")
+
+
+def _names(picture: Picture, x: Axis, y: Axis) -> list[tuple[str, float, float]]:
+    """What is written at each ceiling, with right end and base line: above the highest, below the others, where dots are few."""
+    tops = ceilings(picture)
+    return [(f"{name}, {operations(rate)}/s", x.end - 6, y(rate) + (-6 if rate == tops[-1][1] else 14)) for name, rate in tops]
+
+
+def _rooms(filled: Sequence[Disc], hollow: Sequence[Disc], names: Sequence[tuple[str, float, float]]) -> list[Disc | None]:
+    """Where the numbers of filled dots stand: hidden by nothing, and hiding nothing."""
+    letters = [Disc(end - LETTER * (n + 0.5), base - 4, LETTER) for name, end, base in names for n in range(len(name))]
+    return places(filled, [*hollow, *letters], (LEFT, TOP, WIDTH - RIGHT, HEIGHT - BOTTOM), NUMBER)
 
 
 def _degrees(across: float, up: float) -> float:
@@ -137,15 +158,28 @@ def _degrees(across: float, up: float) -> float:
     return degrees(atan2(up, across))
 
 
-def _dot(p: Point, x: Axis, y: Axis, total: float, when: str, number: int = 0) -> Markup:
-    at = {"cx": x(p.intensity), "cy": y(p.flops / p.seconds)}
-    radius = 4.0 + 10.0 * sqrt(p.seconds * p.count / total)
-    class_ = f"dot {when} on-{p.bound or 'nothing'}"
-    parts = [el("title", f"{when}: {facts(p)}"), el("circle", **at, r=radius)]
-    if number and radius >= 6.5:
-        parts.append(el("text", str(number), x=at["cx"], y=at["cy"] + 4, text_anchor="middle"))
-    dot = el("g", *parts, class_=class_)
+def _disc(p: Point, x: Axis, y: Axis, total: float) -> Disc:
+    return Disc(x(p.intensity), y(p.flops / p.seconds), 4.0 + 10.0 * sqrt(p.seconds * p.count / total))
+
+
+def _dot(p: Point, at: Disc, when: str, number: int = 0) -> Markup:
+    circle = el("circle", cx=at.x, cy=at.y, r=at.radius)
+    dot = el("g", el("title", f"{when}: {facts(p)}"), circle, class_=f"dot {when} on-{p.bound or 'nothing'}")
     return el("a", dot, href=f"#kernel-{number}", class_="open") if number else dot
+
+
+def _line(dot: Disc, room: Disc | None) -> Iterator[Markup]:
+    """From a dot to its number, if that stands beside it."""
+    if room and (room.x, room.y) != (dot.x, dot.y):
+        yield el("line", x1=dot.x, y1=dot.y, x2=room.x, y2=room.y, class_="lead")
+
+
+def _number(number: int, dot: Disc, room: Disc) -> Markup:
+    inside = (room.x, room.y) == (dot.x, dot.y)
+    text = el(
+        "text", str(number), x=room.x, y=room.y + 4, text_anchor="middle", class_=f"number {'inside' if inside else 'beside'}"
+    )
+    return el("a", text, href=f"#kernel-{number}", class_="open")
 
 
 def facts(p: Point) -> str:
@@ -190,5 +224,6 @@ def _plot_roofs(plot: Any, picture: Picture) -> None:
     plot.plot([start, tops[-1][1] / speed], [start * speed, tops[-1][1]], color="0.2", linewidth=1)
     for name, rate in tops:
         plot.plot([rate / speed, 10.0**x_high], [rate, rate], color="0.2", linewidth=1)
-        plot.annotate(name, (10.0**x_high, rate), (-4, 3), textcoords="offset points", ha="right", fontsize=8)
+        place = {"xytext": (-4, 3 if rate == tops[-1][1] else -10), "textcoords": "offset points", "ha": "right"}
+        plot.annotate(name, (10.0**x_high, rate), fontsize=8, **place)
     plot.set(xlim=(start, 10.0**x_high), ylim=(10.0**y_low, 10.0**y_high))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 import subprocess
@@ -18,6 +19,8 @@ from eqsat.view import roofline_figure, view
 from eqsat.view_layout import Node, lay_out
 from eqsat.view_markup import el, escaped, highlighted
 from eqsat.view_model import Picture
+from eqsat.view_numbers import Disc, places
+from eqsat.view_roofline import drawable
 
 HOSTILE = '<script>alert("x")</script>&\'\x00'
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -157,6 +160,24 @@ def test_the_page_is_written_and_framed(program, page, tmp_path):
     assert program.view() == page
     frame = program._repr_html_()
     assert frame.startswith("<iframe") and frame.count("<iframe") == 1 and "<script" not in frame
+
+
+def test_numbers_of_dots_that_hide_each_other_stand_apart():
+    dots = [Disc(50, 50, 9), Disc(55, 52, 8), Disc(53, 49, 5), Disc(150, 50, 10), Disc(52, 50, 8)]
+    others = [Disc(50, 30, 6)]
+    found = places(dots, others, (0, 0, 200, 100), 7)
+    assert found[3] == Disc(150, 50, 7)  # nothing is near: inside
+    assert all(found) and all(not a.near(b) for a, b in itertools.combinations(found, 2))
+    for room in (found[n] for n in (0, 1, 2, 4)):
+        assert not any(room.near(d) for d in (*dots, *others))
+        assert 7 <= room.x <= 193 and 7 <= room.y <= 93
+    assert places([Disc(5, 5, 4)], [], (0, 0, 10, 10), 7) == [None]
+
+
+def test_every_dot_of_the_roofline_has_its_number(program, page):
+    picture = Picture(program)
+    numbers = re.findall(r'class="number (?:inside|beside)">(\d+)<', page)
+    assert sorted(map(int, numbers)) == [n for n, p in enumerate(picture.after, 1) if p in drawable(picture.after)]
 
 
 def test_roofline_figure_draws_before_and_after(program):
