@@ -159,7 +159,7 @@ class _Machine:
     def loop(self, loop: Loop, values: dict[Value, Array]) -> None:
         states = [values[c.init] for c in loop.carries]
         outside = self.offsets[loop.axis]
-        visited = range(*self.visited(loop))
+        visited = range(*self.visited(loop) if loop.live is None or values[loop.live] else (0,))
         for number in reversed(visited) if loop.backward else visited:
             self.offsets[loop.axis] = number * self.tiles[loop.axis].tile
             inside = dict(values)

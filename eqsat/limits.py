@@ -4,11 +4,14 @@ A mask that compares positions, as causal attention and sliding windows have, hi
 what changes no fold: a score of -inf in a maximum, a 0 in a sum. Where a kernel is not `exact`, so is a product with a masked
 weight of 0, which could only add the NaN of a NaN or an infinity that it weighs; an online sum always is. Nothing here knows
 attention: the limits follow from the comparison.
+
+A mask that gives each group a range of rows, whose ends are loaded, hides what a product does for the rows of a tile of other
+groups. It does not vary along the summed axis, so a loop over that axis asks once whether it has anything to add.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from eqsat.index import Axis, Index
@@ -68,6 +71,41 @@ def _weightless(term: Term, axis: Axis) -> Limits:
                 if is_identity(other, "sum"):
                     return positions_where(predicate, axis, holds) + _weightless(kept, axis)
     return Limits()
+
+
+def ranges_of(reductions: Iterable[Term], exact: bool = True) -> tuple[Term, ...]:
+    """Tests of positions against loaded ends of ranges, the same all along the axis; where one fails, these sums add nothing."""
+    found = [
+        () if exact or t.head != "reduce" or t.data[0] != "sum" else tuple(_ranges(t.args[0], t.data[1])) for t in reductions
+    ]
+    return tuple(test for test in found[0] if all(test in others for others in found))
+
+
+def _ranges(term: Term, axis: Axis) -> Iterator[Term]:
+    """The tests around the factors of a term, as in `_weightless`."""
+    if term.head in ("cast", "neg", "mul"):
+        for arg in term.args:
+            yield from _ranges(arg, axis)
+    elif term.head == "where" and is_identity(term.args[2], "sum"):
+        yield from (t for t in _conjuncts(term.args[0]) if axis not in t.axes and ranged(t) is not None)
+        yield from _ranges(term.args[1], axis)
+
+
+def ranged(test: Term) -> tuple[Index, Term, bool] | None:
+    """The position of a test against a loaded end of a range, that end, and whether it is the low one; None for other tests."""
+    if test.head not in ("lt", "le", "gt", "ge"):
+        return None
+    for (position, end), low in ((test.args, ("ge", "gt")), (test.args[::-1], ("le", "lt"))):
+        if position.head == "pos" and position.axes and end.tensors and is_integer(end.dtype):
+            return position.data, end, test.head in low
+    return None
+
+
+def _conjuncts(predicate: Term) -> Iterator[Term]:
+    for part in predicate.args if predicate.head == "and" else ():
+        yield from _conjuncts(part)
+    if predicate.head != "and":
+        yield predicate
 
 
 def _hidden(term: Term, axis: Axis, name: str) -> Limits:

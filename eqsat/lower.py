@@ -9,15 +9,15 @@ Masks, identities in padding, guards and the dtype of every operation are decide
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from functools import partial, reduce
 
 import ml_dtypes  # noqa: F401  registers bfloat16 and float8 with NumPy
 import numpy as np
 
 from eqsat.index import Axis, Index, flatten
-from eqsat.limits import limits_of
+from eqsat.limits import limits_of, ranges_of
 from eqsat.lower_scans import ScanLowering
-from eqsat.notation import Kernel, Stored, Term, Window, const, const_value, dimension_indices
+from eqsat.notation import Kernel, Stored, Term, Window, const, const_value, dimension_indices, scalar
 from eqsat.online import ONLINE, exponential, leaders, rescaling, settled
 from eqsat.scalars import DTYPES, REDUCTIONS, SCALARS
 from eqsat.scans import scanned
@@ -297,7 +297,8 @@ class _Lowering(ScanLowering):
         inside = Scope((a for t in part.terms for a in t.args), scope, axis)
         carries = [self._carry_reduce(t, inside) if t.head == "reduce" else self._carry_online(t, inside) for t in part.terms]
         bounds = (None, None) if inside.carries else self.tiling.stepped(axis, part.low, part.high)
-        loop = Loop(axis, (*carries, *inside.carries), tuple(inside.body), *bounds, backward=bool(inside.backward))
+        live = None if inside.carries else self._live(part.terms, scope)
+        loop = Loop(axis, (*carries, *inside.carries), tuple(inside.body), *bounds, bool(inside.backward), live)
         scope.body.append(loop)
         if scope.parent is None:  # or what the next loop takes out of all of them could have one of these names
             self.names.taken -= {v.name for v in loop.inner}
@@ -308,6 +309,18 @@ class _Lowering(ScanLowering):
         low = (self.tiling.extreme(scope.open, b, -1) for b in limits.low)
         high = (self.tiling.extreme(scope.open, b, 1) for b in limits.high)
         return next((b for b in low if b is not None), None), next((b for b in high if b is not None), None)
+
+    def _live(self, group: Iterable[Term], scope: Scope) -> Value | None:
+        """Whether a loop has something to add for any row of the tile, where a mask with loaded ends says so before it."""
+        tests = [t for t in ranges_of(group, self.tiling.kernel.exact) if self._available(t, scope)]
+        if not tests:
+            return None
+        value = self.value(reduce(partial(scalar, "and"), tests), scope)
+        for axis in value.axes:
+            out = self._new("live", "bool", (a for a in value.axes if a != axis))
+            scope.body.append(Reduce(out, "or", value, axis))
+            value = out
+        return value
 
     def _available(self, term: Term, scope: Scope) -> bool:
         return self.tiling.loops(term.axes) <= scope.open

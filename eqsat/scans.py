@@ -118,7 +118,9 @@ def chunked(kernel: Kernel) -> Kernel:
 def scanned(kernel: Kernel) -> Kernel:
     """The kernel with scans for running folds; the same one if it has none."""
     kernel = chunked(kernel)
-    found = {t: r for t in kernel.terms if (r := running(t)) is not None and not (r.weighs and kernel.exact)}
+    outer = {t.bound for t in kernel.terms if t.bound is not None and t.args[0].bound is not None}  # one position after the other
+    runs = ((t, r) for t in kernel.terms if (r := running(t)) is not None and r.axis not in outer)
+    found = {t: r for t, r in runs if not (r.weighs and kernel.exact)}
     if not found:
         return kernel
     done: dict[Term, Term] = {}

@@ -171,7 +171,7 @@ def _contracting(work: Work) -> dict[Axis, list[Option]]:
     for axis in work.bound_axes:
         whole = max(SMALLEST_DOT, power_of_two(axis.extent))
         if axis in ks | rows | columns:
-            if whole <= (RESIDENT_K if matrix else 32) and axis in ks and axis not in rows | columns:
+            if whole <= (RESIDENT_K if matrix else 32) and axis in ks and axis not in rows | columns and not work.groups:
                 options[axis] = [(whole, "resident")]
             elif axis in rows | columns:
                 options[axis] = [(t, "loop") for t in _tiles(axis.extent, (32, 64, 128))]

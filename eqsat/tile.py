@@ -185,7 +185,7 @@ class Loop:
 
     Tiles that lie below `low`, or at `high` and above, change no carried value and are left out. Both are indices over axes
     whose tiles are given here, and mean the first position of each tile; the bounds themselves may lie outside of the axis.
-    A `backward` loop takes the last tile first, and has no bounds.
+    A `backward` loop takes the last tile first, and has no bounds. Where `live`, a scalar, is false, no tile changes anything.
     """
 
     axis: Axis
@@ -194,6 +194,7 @@ class Loop:
     low: Index | None = None
     high: Index | None = None
     backward: bool = False
+    live: Value | None = None
 
     @property
     def bounds(self) -> tuple[Index, ...]:

@@ -15,6 +15,7 @@ from numpy import iinfo
 
 from eqsat.forms import as_run
 from eqsat.index import Axis, Index
+from eqsat.limits import ranges_of
 from eqsat.maxima import replaceable
 from eqsat.notation import Kernel, Term, cast, const, const_value, pos, rebuild, reduce, scalar, substitute
 from eqsat.online import ONLINE, leaders, numerator, plainly, spelled
@@ -35,8 +36,11 @@ class Tiling:
         self.terms = kernel.terms
         self.tiles = {t.axis: t for t in schedule.axes}
         self._check()
+        grouped = {t.bound for t in self.terms if t.bound is not None and ranges_of([t], kernel.exact)}
         for axis, t in self.tiles.items():
-            if t.role == "loop" and t.tile >= axis.extent:  # one tile needs no loop
+            if (
+                t.role == "loop" and t.tile >= axis.extent and axis not in grouped
+            ):  # one tile needs no loop, unless to be left out
                 self.tiles[axis] = TileAxis(axis, t.tile, "resident")
         self._shown = replaceable(root for o in kernel.outputs for root in o.roots)
         self._numerators = dict(filter(None, map(numerator, kernel.terms)))  # by what leads their softmax

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 Option = tuple[int, str]  # tile, role
-Visited = tuple[tuple[int, float], ...]  # position of a reduced axis, and the share of it that masks leave
+# position of a reduced axis, the share of it that masks leave, and the position of the axis whose tiles their edges cut
+Visited = tuple[tuple[int, float, int], ...]
 
 
 class Way(NamedTuple):
@@ -75,16 +76,17 @@ class Traversals:
         """Points evaluated in all, where consecutive loops repeat a scope `passes` times."""
         key = (scope, passes, visited)
         if key not in self._executed:
-            self._executed[key] = self._volume(scope, dict(visited)) * self.repeats(scope) * self._passes(scope, passes)
+            self._executed[key] = self._volume(scope, visited) * self.repeats(scope) * self._passes(scope, passes)
         return self._executed[key]
 
-    def _volume(self, scope: int, visited: dict[int, float]) -> np.ndarray:
+    def _volume(self, scope: int, visited: Visited) -> np.ndarray:
         """Points of a scope that are visited, padding included."""
         total = self.one.copy()
         for n in positions(scope):
             total *= self._padded[n]
-            if (share := visited.get(n)) is not None:  # and half a tile at the edge of the mask
-                total *= np.where(self._loop[n], np.minimum(1.0, share + self._tile[n] / self.extents[n]), 1.0)
+        for n, share, edge in visited:  # and half a tile at each of the edges of the mask
+            if scope >> n & 1:
+                total *= np.where(self._loop[n], np.minimum(1.0, share + self._tile[edge] / self.extents[edge]), 1.0)
         return total
 
     def _passes(self, scope: int, passes: int) -> np.ndarray:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from eqsat.alpha import distinct
 from eqsat.forms import as_run
 from eqsat.index import Axis, Dynamic, Index, flatten
-from eqsat.limits import limits_of, visited
+from eqsat.limits import limits_of, ranged, ranges_of, visited
 from eqsat.notation import Kernel, Tensor, Term, Window, rebuild, substitute
 from eqsat.online import ONLINE, spelled
 from eqsat.scalars import DTYPES, PART, PARTS, SCALARS
@@ -129,9 +129,24 @@ class Work:
             if t.bound is not None:
                 over[t.bound].append(t)
         own = frozenset(self.kernel.axes)
-        return {
-            a: share for a, terms in over.items() if (share := visited(limits_of(terms, self.kernel.exact).within(own), a)) < 1.0
-        }
+        masked = {a: visited(limits_of(terms, self.kernel.exact).within(own), a) for a, terms in over.items()}
+        return {a: share for a, share in masked.items() if share < 1.0} | {a: 1 / a.extent for a in self.groups}
+
+    @cached_property
+    def groups(self) -> dict[Axis, Axis]:
+        """The axes of groups that each have a range of rows, whose ends are loaded, and the axis of the rows.
+
+        The ranges of all groups are taken to be of one length and to have all rows among them.
+        """
+        found: dict[Axis, Axis] = {}
+        own = frozenset(self.kernel.axes)
+        for c in self.contractions:
+            tests = [r for test in ranges_of([c.term], self.kernel.exact) if (r := ranged(test)) is not None]
+            low, high = (self.serial.intersection(*(end.axes for _, end, low in tests if low is side)) for side in (True, False))
+            rows = [at.axes for at, _, _ in tests if at.axes <= own]
+            if rows and {low for _, _, low in tests} == {True, False}:
+                found |= dict.fromkeys(low & high, main_axis(rows[0]))
+        return found
 
     @cached_property
     def reads(self) -> list[Read]:
@@ -256,8 +271,9 @@ class Work:
 
     @cached_property
     def flops(self) -> int:
-        total = sum(2 * prod(a.extent for a in c.scope) for c in self.contractions)
-        return int(total + sum(prod(a.extent for a in scope) * n for (scope, _, _), n in self.work.items()))
+        points = lambda scope: prod(a.extent for a in scope - self.groups.keys())  # noqa: E731
+        total = sum(2 * points(c.scope) for c in self.contractions)
+        return int(total + sum(points(scope) * n for (scope, _, _), n in self.work.items()))
 
 
 def element_nbytes(tensor: Tensor, indices: tuple[Index, ...]) -> int:

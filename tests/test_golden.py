@@ -42,6 +42,7 @@ def embedding_gradient(tokens, g):
 
 
 PROGRAMS = {
+    "ragged_product": (jax.lax.ragged_dot, (*shapes((4096, 1024), (8, 1024, 2048)), *shapes((8,), dtype="int32"))),
     "embedding_gradient": (embedding_gradient, (*shapes((8, 512), dtype="int32"), *shapes((8, 512, 512), dtype="float32"))),
     "router": (router, shapes((4096, 8))),
     "int8_product": (

@@ -186,6 +186,11 @@ EXAMPLES: dict[str, list[Example]] = {
         (lambda x: lax.reduce_window(x, -np.inf, lax.max, (2,), (1,), ((1, 0),), (2,), (2,)), (f32(5),)),
     ],
     "reduce_window_min": [(lambda x: lax.reduce_window(x, np.inf, lax.min, (3,), (1,), "VALID"), (f32(7),))],
+    "ragged_dot_general": [
+        (lax.ragged_dot, (f32(9, 5), f32(3, 5, 4), np.array([2, 0, 4], np.int32))),
+        (lax.ragged_dot, (bf16(9, 40), bf16(1, 40, 2), np.array([7], np.int32))),
+        (lax.ragged_dot, (f32(1, 5), f32(2, 5, 4), np.array([0, 1], np.int32))),
+    ],
     "dot_general": [
         (lambda x, y: x @ y, (f32(3, 5), f32(5, 4))),
         (lambda x, y: lax.dot_general(x, y, (((0, 3), (2, 1)), ((1,), (0,)))), (f32(3, 2, 5, 4), f32(2, 4, 3, 6))),

@@ -319,6 +319,8 @@ class Printer:
         if s.high is not None:
             last = self.names((s, "last"), f"{s.axis.name}_last")
             lines.append(f"{last} = jnp.minimum({enclosed(self.positions.index(s.high + (size - 1), ()))}{divided}, {count})")
+        if s.live is not None:
+            last = f"jnp.where({self.text_of[s.live]}, {last}, 0)"
         return lines, first, last
 
     def _fresh(self, carries: tuple[Carry, ...], value: Callable[[Carry], Value]) -> list[str]:
@@ -373,7 +375,7 @@ def _other_uses(statement: Statement) -> tuple[Value, ...]:
         case Store():
             return (*statement.operands, statement.value)
         case Loop():
-            return tuple(v for c in statement.carries for v in (c.init, c.result))
+            return (*(v for c in statement.carries for v in (c.init, c.result)), *((statement.live,) if statement.live else ()))
     return ()
 
 

@@ -448,10 +448,10 @@ class _Printer:
         return text if whole else f"{primary(text)} // {tile} * {tile}"
 
     def end(self, s: Loop) -> str:
-        if s.high is None:
-            return str(s.axis.extent)
-        text = self.bound(s.high)
-        return text if of_starts(s.high, self.tile).range[1] <= s.axis.extent else f"tl.minimum({text}, {s.axis.extent})"
+        text = str(s.axis.extent) if s.high is None else self.bound(s.high)
+        if s.high is not None and of_starts(s.high, self.tile).range[1] > s.axis.extent:
+            text = f"tl.minimum({text}, {s.axis.extent})"
+        return text if s.live is None else f"tl.where({self.expression(s.live)}, {text}, 0)"
 
     def bound(self, index: Index) -> str:
         """An index at the first positions of the tiles that it mentions."""

@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from eqsat.index import Axis, Index
-from eqsat.notation import Term, cast, scalar
+from eqsat.notation import Term, cast, pos, scalar
 from eqsat.primitives.reductions import window_places
 from eqsat.primitives.table import Opaque, Out, View, choose, fold_axes, folded, reads, zero
 from eqsat.scalars import DTYPES
@@ -46,6 +46,51 @@ def dot_general(out: Out, x: View, y: View, dimension_numbers: Any, **_: Any) ->
     x_term = x.at(places(len(x.shape), x_sum, x_batch))
     y_term = y.at(places(len(y.shape), y_sum, y_batch))
     return contraction(out, x, y, x_term, y_term, bound)
+
+
+@reads("ragged_dot_general")
+def ragged_dot_general(
+    out: Out, x: View, y: View, sizes: View, ragged_dot_dimension_numbers: Any, group_offset: Any = None, **_: Any
+) -> Term:
+    """x: [m, k], y: [g, k, n], sizes: [g]; out[m, n] = sum over g, k of (x[m, k] where m is in group g, else 0) * y[g, k, n].
+
+    The rows of the groups follow one another; behind the last of them the result is 0 (`jax.lax.ragged_dot_general`).
+    """
+    numbers = ragged_dot_dimension_numbers
+    (x_sum, y_sum), (x_batch, y_batch) = numbers.dot_dimension_numbers
+    (ragged,) = numbers.lhs_ragged_dimensions
+    if ragged in x_batch:  # JAX takes every element of a batch, whatever its group
+        return dot_general(out, x, y, numbers.dot_dimension_numbers)
+    if ragged in x_sum or group_offset is not None or sizes.dtype not in ("int32", "int64"):
+        raise Opaque("groups along a summed dimension, from an offset on, or of sizes in few bits")
+    (grouped,) = numbers.rhs_group_dimensions
+    group, *bound = fold_axes(y.shape[d] for d in (grouped, *y_sum))
+    free = iter(out.indices)
+    batch = [next(free) for _ in x_batch]
+    x_places = dict(zip(x_batch, batch, strict=True)) | {d: Index.of(a) for d, a in zip(x_sum, bound, strict=True)}
+    y_places = dict(zip(y_batch, batch, strict=True)) | {d: Index.of(a) for d, a in zip(y_sum, bound, strict=True)}
+    x_places |= {d: next(free) for d in range(len(x.shape)) if d not in x_places}
+    y_places |= {grouped: Index.of(group)}
+    y_places |= {d: next(free) for d in range(len(y.shape)) if d not in y_places}
+    outer = [d for d in range(ragged) if d not in (*x_sum, *x_batch)]
+    own = [x_places[d] for d in (*x_batch, *outer)] if len(sizes.shape) > 1 else []
+    rows = _of_group(x_places[ragged], sizes, own, group)
+    x_term = choose(rows, x.at([x_places[d] for d in range(len(x.shape))]), zero(x.dtype))
+    return contraction(out, x, y, x_term, y.at([y_places[d] for d in range(len(y.shape))]), (group, *bound))
+
+
+def _of_group(row: Index, sizes: View, own: list[Index], group: Axis) -> list[Term]:
+    """The tests that a row is one of a group: it is not before the end of the groups before, but before that of the group."""
+    before = Axis("before", group.extent)
+
+    def end(test: str) -> Term:
+        passed = scalar(test, pos(Index.of(before), "int32"), pos(Index.of(group), "int32"))
+        size = sizes.at([*own, Index.of(before)])
+        return folded("sum", (before,), choose([passed], size, zero(size.dtype))) if group.extent > 1 else size
+
+    at = pos(row, sizes.dtype)
+    first = [scalar("ge", at, end("lt"))] if group.extent > 1 else [scalar("ge", at, zero(sizes.dtype))]
+    return [*first, scalar("lt", at, end("le"))]
 
 
 @reads("conv_general_dilated")
