@@ -13,9 +13,10 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,9 @@ SAMPLES = 12  # assignments; of floats, the first half is positive
 QUICK = 30  # instances that a candidate must pass before it is checked in full
 CHUNK = 40  # candidates of one e-graph
 BUDGET = Budget(seconds=10.0, rows=20000, iterations=8, matches=4000)  # of that
+ENUMERATION = 0.5  # share of the time for terms and candidates
+GROWTH = 0.1  # of that, for terms: each is evaluated in 10 settings or more
+TOLD = 5000  # terms between two lines of the log
 MISSES = 12  # near misses that are told
 ROUNDINGS = "the order of roundings"  # what a law gives up, unless more is known
 SORT_OF_KIND = {"float": "Float", "int": "Integer", "uint": "Integer", "bool": "Bool"}
@@ -278,27 +282,40 @@ def candidate(left: Pattern, right: Pattern, lacks: Mapping[str, frozenset[str]]
 
 
 class Enumeration:
-    """Terms by size, and the candidates among them."""
+    """Terms by size, and the candidates among them: those met within the given seconds, smallest terms first."""
 
-    def __init__(self, words: Vocabulary, size: int) -> None:
-        self.words, self.terms = words, 0
+    def __init__(self, words: Vocabulary, size: int, seconds: float = inf) -> None:
+        start = time.perf_counter()
+        self.words, self.terms, self.late = words, 0, False
         self.settings = settings(words)
         self.swapped: set[str] = set()
         self.kept: list[list[Pattern]] = [words.leaves()]  # one of each value, by size
         self._seen: set[Candidate] = set()
         self._first = {_print(self.settings[0].samples(p)): p for p in self.kept[0]}
         self.candidates: list[Candidate] = []
-        for _ in range(size):
-            self._grow()
-        for setting in self.settings:
-            self._group(setting)
+        while len(self.kept) <= size and not self.late:
+            self._grow(start + GROWTH * seconds)
+        for n, setting in enumerate(self.settings, 1):
+            self._group(setting, start + seconds)
+            log.info("equal values, %d of %d ways to lack axes: %d candidates", n, len(self.settings), len(self.candidates))
         self.candidates.sort(key=lambda c: c.order)
 
-    def _grow(self) -> None:
+    def _timely(self, patterns: Iterable[Pattern], deadline: float) -> Iterator[Pattern]:
+        """The patterns until the deadline."""
+        for pattern in patterns:
+            if time.perf_counter() > deadline:
+                self.late = True
+                return
+            yield pattern
+
+    def _grow(self, deadline: float) -> None:
         """The next size: terms of a value met before are candidates, the others stand for their value."""
         new: list[Pattern] = []
-        for pattern in self.words.grown(self.kept, self.swapped):
+        size = len(self.kept)
+        for pattern in self._timely(self.words.grown(self.kept, self.swapped), deadline):
             self.terms += 1
+            if self.terms % TOLD == 0:
+                log.info("%d terms, of %d operations now", self.terms, size)
             other = self._first.setdefault(_print(self.settings[0].samples(pattern)), pattern)
             if other is pattern:
                 new.append(pattern)
@@ -314,11 +331,11 @@ class Enumeration:
             self._seen.add(new)
             self.candidates.append(new)
 
-    def _group(self, setting: Setting) -> None:
+    def _group(self, setting: Setting, deadline: float) -> None:
         """Equal values where variables lack axes, or where all numbers are positive."""
         whole: dict[Any, Pattern] = {}
         positive: dict[Any, Pattern] = {}
-        for pattern in itertools.chain(*self.kept):
+        for pattern in self._timely(itertools.chain(*self.kept), deadline):
             samples = setting.samples(pattern)
             half = samples[: SAMPLES // 2]
             other = whole.setdefault(_print(samples), pattern)
@@ -373,7 +390,8 @@ class Judge:
         """Keep those that hold in a tier and follow from nothing; return those that do not hold or were not tried."""
         remain: list[Candidate] = []
         for start in range(0, len(candidates), CHUNK):
-            queue = self._underived(list(candidates[start : start + CHUNK]), tier)
+            queue = list(candidates[start : start + CHUNK])
+            queue = queue if self.late else self._underived(queue, tier)
             while queue and not self.late:
                 first = queue.pop(0)
                 if (kept := self._kept(first, tier)) is None:
@@ -469,13 +487,13 @@ def discover(
     The result depends on nothing but the arguments, unless the time budget ends the search; it says so then.
     """
     start = time.perf_counter()
-    terms = Enumeration(words, size)
+    terms = Enumeration(words, size, ENUMERATION * seconds)
     log.info("%d terms, %d candidates", terms.terms, len(terms.candidates))
     judge = Judge(words, given, start + seconds)
     remain: Sequence[Candidate] = terms.candidates
     for tier in tiers:
         remain = judge.judge(remain, tier)
     judge.minimal()
-    stopped = f"time budget of {seconds:g} s" if judge.late else "complete"
+    stopped = f"time budget of {seconds:g} s" if terms.late or judge.late else "complete"
     missed = () if judge.late else judge.misses(remain, tiers[-1])
     return Discovery(tuple(judge.found), missed, terms.terms, len(terms.candidates), judge.derived, stopped)

@@ -170,7 +170,7 @@ class _Program:
         """Candidates by tensors: 1 for each of those given."""
         pairs = [(n, self._place[e]) for n, some in enumerate(tensors) for e in some]
         starts, ends = zip(*pairs, strict=True) if pairs else ((), ())
-        return csr_array((np.ones(len(pairs), np.int32), (starts, ends)), shape=(len(tensors), len(self.tensors)))
+        return _sparse(np.ones(len(pairs), np.int32), starts, ends, (len(tensors), len(self.tensors)))
 
     def _row(self, at_most: Iterable[int], these: Iterable[int]) -> None:
         """The sum of the first columns is at most that of the others."""
@@ -205,7 +205,7 @@ class _Program:
     @cached_property
     def rows(self) -> csr_array:
         rows, columns, values = zip(*self._entries, strict=True)
-        return csr_array((values, (rows, columns)), shape=(self.height, self.columns))
+        return _sparse(np.array(values), rows, columns, (self.height, self.columns))
 
     def without(self, dear: np.ndarray) -> list[Candidate]:
         return [c for c, left_out in zip(self.candidates, dear, strict=False) if not left_out]
@@ -261,7 +261,7 @@ class _Program:
         for e in stored:
             through = [node[needs[0]] if needs else 0 for needs in hardest]
             for _ in range(SEVERAL):
-                network = csr_array((most, ([*through, *rest_starts], ends)), shape=(size, size))
+                network = _sparse(most, [*through, *rest_starts], ends, (size, size))
                 rest = network - maximum_flow(network, 0, node[e]).flow
                 rest.eliminate_zeros()
                 near = set(breadth_first_order(rest, 0, return_predecessors=False))
@@ -295,3 +295,8 @@ class _Program:
                         if not waits[user]:
                             heappush(ready, (-least[user], user))
         return ease
+
+
+def _sparse(values: np.ndarray, rows: Sequence[int], columns: Sequence[int], shape: tuple[int, int]) -> csr_array:
+    """A matrix with indices of 32 bits, which SciPy's solvers take; its version 1.14 keeps those of lists in 64."""
+    return csr_array((values, (np.array(rows, np.int32), np.array(columns, np.int32))), shape=shape)

@@ -77,7 +77,8 @@ def test_the_largest_of_a_row_come_in_order_with_the_first_of_ties(k, dtype):
     assert "top_k" not in {e.name for e in graph.equations}
     for got, wanted in zip(graph.evaluate(x), lax.top_k(x, k), strict=True):
         assert got.dtype == wanted.dtype
-        np.testing.assert_array_equal(got, wanted)
+        wide = "float32" if jnp.issubdtype(got.dtype, jnp.floating) else got.dtype  # NumPy 2.0 knows no NaN of bfloat16
+        np.testing.assert_array_equal(np.asarray(got, wide), np.asarray(wanted, wide))
 
 
 def test_many_of_a_row_and_long_rows_stay_calls():

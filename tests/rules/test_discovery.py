@@ -152,6 +152,8 @@ def test_integers_and_truth_values_have_laws_of_their_own():
 
 def test_a_budget_ends_the_search_and_says_so():
     assert discover(WORDS, 2, seconds=0.0).stopped == "time budget of 0 s"
+    short = discover(Vocabulary.of(["neg", "mul"]), 10**9, seconds=1.0)  # no time would do for these
+    assert short.stopped == "time budget of 1 s" and short.terms > 10 and short.candidates
 
 
 def test_from_a_shell(tmp_path):
