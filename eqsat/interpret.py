@@ -46,9 +46,10 @@ def interpret(program: TileProgram, inputs: list[Array], programs: Iterable[int]
     machine = _Machine(program, inputs)
     with np.errstate(all="ignore"):
         for number in range(program.programs) if programs is None else programs:
-            position = grid_position(program, number)
-            machine.offsets = {t.axis: position[t.axis] * t.tile if t.role == "grid" else 0 for t in program.axes}
-            machine.run(program.body, {})
+            for tile in range(number, program.tile_count, program.programs):
+                position = grid_position(program, tile)
+                machine.offsets = {t.axis: position[t.axis] * t.tile if t.role == "grid" else 0 for t in program.axes}
+                machine.run(program.body, {})
     return [machine.outputs[t] for t in program.outputs]
 
 

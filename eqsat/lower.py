@@ -46,6 +46,7 @@ def lower(kernel: Kernel, schedule: Schedule) -> TileProgram:
         schedule.group,
         _header(kernel, tiling),
         kernel.exact,
+        schedule.persistent,
     )
 
 

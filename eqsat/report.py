@@ -172,7 +172,7 @@ def schedule_text(planned: PlannedKernel) -> str:
     """Tiles by role, warps and stages."""
     assert planned.schedule is not None
     axes = [f"{t.axis.name}:{t.axis.extent} {t.role} {t.tile}" for t in planned.schedule.axes if t.axis.extent > 1]
-    return f"{', '.join(axes) or 'one program'}; {planned.schedule.num_warps} warps, {planned.schedule.num_stages} stages"
+    return f"{', '.join(axes) or 'one program'}; {planned.schedule.launch_text}"
 
 
 def nbytes(value: float) -> str:

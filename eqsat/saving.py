@@ -331,6 +331,7 @@ def _kernel(planned: PlannedKernel, names: dict[Kernel, str]) -> dict[str, Any]:
         "num_warps": schedule.num_warps if schedule else None,
         "num_stages": schedule.num_stages if schedule else None,
         "group": schedule.group if schedule else None,
+        "persistent": schedule.persistent if schedule else None,
         "cost": _cost(planned.cost),
     }
 

@@ -29,19 +29,29 @@ LIMIT = 160  # schedules per kernel
 
 @dataclass(frozen=True)
 class Schedule:
-    """Roles and tiles for every axis of a kernel, output and bound, grid axes slowest first."""
+    """Roles and tiles for every axis of a kernel, output and bound, grid axes slowest first.
+
+    persistent: programs to launch at most, each of which takes tile after tile of the grid; 0 launches one for each tile.
+    """
 
     axes: tuple[TileAxis, ...]
     num_warps: int = 4
     num_stages: int = 2
     group: int = 1
+    persistent: int = 0
 
     def of(self, axis: Axis) -> TileAxis:
         return next(t for t in self.axes if t.axis == axis)
 
     def __str__(self) -> str:
         tiles = ", ".join(f"{t.axis}:{t.role}{'' if t.role == 'grid' and t.tile == 1 else f' {t.tile}'}" for t in self.axes)
-        return f"{tiles}; {self.num_warps} warps, {self.num_stages} stages"
+        return f"{tiles}; {self.launch_text}"
+
+    @property
+    def launch_text(self) -> str:
+        """Warps, stages, and what limits the number of programs."""
+        persistent = f", at most {self.persistent} programs" if self.persistent else ""
+        return f"{self.num_warps} warps, {self.num_stages} stages{persistent}"
 
 
 class Schedules(Sequence[Schedule]):

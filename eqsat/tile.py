@@ -243,10 +243,11 @@ def results(statement: Statement) -> tuple[Value, ...]:
 class TileProgram:
     """A kernel ready to be printed.
 
-    `grid` lists the grid axes, slowest first; program number p counts their tiles in row-major order, except that with
+    `grid` lists the grid axes, slowest first; number p counts their tiles in row-major order, except that with
     group > 1 the last two axes with more than one tile each are visited in groups of `group` tiles of the first of the
-    two, so that neighbouring programs share operands in L2 (see `grid_position`). `header` is text for the top of a printed
-    file. In an `exact` program no addition takes a product that was not rounded.
+    two, so that neighbouring programs share operands in L2 (see `grid_position`). Program p takes tile p; where there are fewer
+    programs than tiles, as a `persistent` number above 0 may ask for, also p + programs, p + 2 * programs and so on, in that
+    order. `header` is text for the top of a printed file. In an `exact` program no addition takes a product that was not rounded.
     """
 
     name: str
@@ -259,6 +260,7 @@ class TileProgram:
     group: int
     header: tuple[str, ...]
     exact: bool = True
+    persistent: int = 0
 
     @property
     def in_place(self) -> dict[int, int]:
@@ -279,9 +281,14 @@ class TileProgram:
         return tuple(t for t in self.axes if t.role == "grid")
 
     @property
+    def tile_count(self) -> int:
+        """Number of tiles of the grid."""
+        return prod(t.count for t in self.grid)
+
+    @property
     def programs(self) -> int:
         """Number of programs launched."""
-        return prod(t.count for t in self.grid)
+        return min(self.tile_count, self.persistent or self.tile_count)
 
     def statements(self) -> Iterator[Statement]:
         """All statements, in order, loops before their bodies."""
@@ -302,7 +309,7 @@ def grouped_axes(program: TileProgram) -> tuple[TileAxis, TileAxis] | None:
 
 
 def grid_position(program: TileProgram, number: int) -> dict[Axis, int]:
-    """Tile number of each grid axis for program `number`: the order that every printer must spell."""
+    """Number along each grid axis of tile `number`: the order that every printer must spell."""
     grouped = grouped_axes(program)
     position: dict[Axis, int] = {}
     for t in reversed(program.grid):

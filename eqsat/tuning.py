@@ -1,17 +1,23 @@
-"""Schedules by the clock: those that are predicted to be best are timed on a GPU, and the cache keeps the fastest for later."""
+"""Schedules by the clock: those that are predicted to be best are timed on a GPU, and the cache keeps the fastest for later.
+
+Beside them stands a persistent form of the best schedule of a product that has more tiles than the device holds programs. By the
+model it takes as long: a wave of programs and a round of tiles end together. What it saves, the starts of programs, and what
+it costs, loads that wait for the tile before, are of the size of what the model leaves out; so only the clock chooses it.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import islice
 
 import jax
 import jax.numpy as jnp
 
 from eqsat import device_time, plan_codec
 from eqsat.cache import Cache, cache_of, key_of
-from eqsat.cost import ranked
+from eqsat.cost import Cost, ranked
 from eqsat.devices import Device, device
 from eqsat.inputs import draw
 from eqsat.kernels import Candidate
@@ -19,6 +25,8 @@ from eqsat.lower import lower
 from eqsat.notation import Kernel
 from eqsat.program import PlannedKernel, Program
 from eqsat.running import backend, triton_launch
+from eqsat.schedule import Schedule
+from eqsat.work import Work
 
 Timer = Callable[[PlannedKernel], float]  # seconds of a kernel with its schedule
 
@@ -27,6 +35,8 @@ log = logging.getLogger("eqsat")
 
 def tune(program: Program, count: int = 4, seconds: Timer | None = None) -> Program:
     """The program with the fastest of each kernel's `count` best schedules by prediction; later searches find the same.
+
+    Of a product with many tiles, a form whose programs take several each (`Schedule.persistent`) is timed beside them.
 
     program: what a search made, on a machine with its target, a GPU.
     seconds: a timer to use instead of this machine's GPU, such as `static_timer`.
@@ -80,15 +90,36 @@ def static_timer(card: Device) -> Timer:
 
 def _keep_fastest(planned: PlannedKernel, card: Device, count: int, seconds: Timer, cache: Cache) -> None:
     times = {}
-    for cost, schedule in ranked(planned.kernel, card)[:count]:
+    for cost, schedule in _tried(planned.kernel, card, count):
         try:
-            times[schedule] = seconds(replace(planned, schedule=schedule, cost=cost))
+            if schedule.persistent:
+                schedule = _filling(planned.kernel, schedule, card)
+            if schedule not in times:
+                times[schedule] = seconds(replace(planned, schedule=schedule, cost=cost))
         except Exception as error:  # of the compiler, for one schedule: the others still compare
             log.warning("tune: %s with %s is left out: %s", planned.name, schedule, error)
     if times:
         best = min(times, key=lambda s: times[s])
         log.info("tune: %s takes %.1f us with %s", planned.name, times[best] * 1e6, best)
         cache.put(_key(planned.kernel, card), plan_codec.encode_schedule(best))
+
+
+def _tried(kernel: Kernel, card: Device, count: int) -> Iterator[tuple[Cost, Schedule]]:
+    """The best by prediction, and the best that can be persistent with a program on each multiprocessor."""
+    found = ranked(kernel, card)[:count]
+    yield from found
+    if Work(kernel).contractions:
+        forms = ((cost, replace(s, persistent=card.multiprocessors)) for cost, s in found)
+        yield from islice(((cost, s) for cost, s in forms if lower(kernel, s).tile_count > s.persistent), 1)
+
+
+def _filling(kernel: Kernel, schedule: Schedule, card: Device) -> Schedule:
+    """A persistent schedule with as many programs as the device holds at once, as compiled; plain where tiles are no more."""
+    triton = backend("triton")
+    tiles = lower(kernel, schedule)
+    report = triton.compile_report(triton.emit(tiles), tiles, card.architecture)
+    programs = card.multiprocessors * max(1, int(report.warps_resident) // schedule.num_warps)
+    return replace(schedule, persistent=programs if programs < tiles.tile_count else 0)
 
 
 def _key(kernel: Kernel, card: Device) -> str:
@@ -105,5 +136,6 @@ def recalled(candidate: Candidate, card: Device, cache: Cache) -> Candidate:
         log.info("cache: %s", error)
         cache.drop(key)
         return candidate
-    costs = [cost for cost, s in ranked(candidate.kernel, card) if s == schedule]
+    plain = replace(schedule, persistent=0)  # which has the same price
+    costs = [cost for cost, s in ranked(candidate.kernel, card) if s == plain]
     return replace(candidate, schedule=schedule, cost=costs[0]) if costs else candidate

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from eqsat.program import PlannedKernel, Program
 
 MAX_POINTS = 1 << 23  # of the iteration space
-MAX_PROGRAMS = 1 << 11
+MAX_TILES = 1 << 11  # of the grid
 
 
 def check_kernels(program: Program, seed: int, notes: list[str]) -> tuple[OutputCheck, ...]:
@@ -35,7 +35,7 @@ def check_kernels(program: Program, seed: int, notes: list[str]) -> tuple[Output
             skipped.append(planned.name)
             continue
         tiles = lower(planned.kernel, planned.schedule)
-        if tiles.programs > MAX_PROGRAMS:
+        if tiles.tile_count > MAX_TILES:
             skipped.append(planned.name)
             continue
         checks += _check(planned, tiles, seed + number)

@@ -1,11 +1,14 @@
 """Emitted kernels a reviewer should enjoy: the text of a few, held as files."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import pytest
 
 import eqsat
 import examples
+from eqsat.lower import lower
 
 
 def shapes(*sizes, dtype="bfloat16"):
@@ -71,3 +74,10 @@ def test_kernels_read_as_agreed(name, backend, golden):
     fn, args = PROGRAMS[name]
     program = eqsat.optimize(fn, *args)
     golden(f"{name}.{backend}", "\n\n".join(kernel.source(backend) for kernel in program.kernels))
+
+
+def test_a_persistent_product_reads_as_agreed(golden):
+    triton = pytest.importorskip("eqsat.backends.triton")
+    fn, args = PROGRAMS["bias_gelu"]
+    (planned,) = eqsat.optimize(fn, *args).kernels
+    golden("persistent.triton", triton.emit(lower(planned.kernel, replace(planned.schedule, persistent=132))))

@@ -3,6 +3,8 @@
 The suite takes a sample; `pytest -m nightly tests/test_sizes.py` runs the whole matrix.
 """
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -208,6 +210,24 @@ def test_kernels_are_right_at_every_size(name, size, dtype):
             given = dict(zip(tiles.inputs, inputs, strict=True))
             for run in INTERPRETERS.values():
                 check_outputs(planned, given, run(tiles, inputs))
+
+
+# Families whose programs add to, write into or combine what others made, and products.
+MANY_TILES = {"segment_sum": 129, "update": 129, "split_sum": 129, "split_running_sum": 129, "transposed": 129, "batched": 40}
+
+
+@pytest.mark.parametrize("name", MANY_TILES)
+def test_persistent_programs_are_right(name):
+    fn, shapes, _ = FAMILIES[name]
+    kernels = eqsat.optimize(fn, *specs(shapes(MANY_TILES[name]), "float32")).kernels
+    looping = 0
+    for seed, planned in enumerate(kernels):
+        tiles = lower(planned.kernel, replace(planned.schedule, persistent=2))
+        looping += tiles.programs < tiles.tile_count
+        inputs = draw(tiles.inputs, seed, None)
+        for run in INTERPRETERS.values():
+            check_outputs(planned, dict(zip(tiles.inputs, inputs, strict=True)), run(tiles, inputs))
+    assert looping
 
 
 def test_columns_summed_over_several_long_axes_fit_the_device():

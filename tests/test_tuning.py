@@ -65,6 +65,27 @@ def test_schedules_that_spill_are_passed_over(optimize, monkeypatch):
     assert program.tune(3, tuning.static_timer(device("h100"))).kernels[0].schedule == free
 
 
+def test_only_the_clock_chooses_a_persistent_product(optimize, monkeypatch):
+    triton = pytest.importorskip("eqsat.backends.triton")
+    monkeypatch.setattr(triton, "compile_report", lambda *_: SimpleNamespace(spills=0, warps_resident=16))
+    large = jax.ShapeDtypeStruct((4096, 4096), "bfloat16")
+    program = optimize(product, large, large)
+    seen = []
+
+    def seconds(planned):
+        seen.append(planned.schedule)
+        return 1.0 if planned.schedule.persistent else 2.0
+
+    assert not program.kernels[0].schedule.persistent
+    assert program.tune(2, lambda planned: 1.0).kernels[0].schedule == program.kernels[0].schedule  # no gain, no change
+    chosen = program.tune(2, seconds).kernels[0].schedule
+    assert len(seen) == 3 and chosen == seen[-1] and not any(s.persistent for s in seen[:-1])
+    tiles = lower(program.kernels[0].kernel, chosen)
+    assert tiles.programs == chosen.persistent == 132 * (16 // chosen.num_warps) < tiles.tile_count
+    again = optimize(product, large, large)
+    assert again.kernels[0].schedule == chosen and again.cost == program.cost
+
+
 def test_kernels_in_loops_are_tuned(optimize):
     program = optimize(lambda x: jax.lax.fori_loop(0, 3, lambda _, y: y @ y, x), matrix)
     last = best_of(program, 3)[-1]

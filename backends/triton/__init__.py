@@ -6,6 +6,6 @@ Triton itself is imported on first use, so that kernels can be printed where it 
 from . import launch as launch
 from .autotune import emit_autotuned as emit_autotuned
 from .emit import emit as emit
-from .emit import kernel_name as kernel_name
 from .report import StaticReport as StaticReport
 from .report import compile_report as compile_report
+from .text import kernel_name as kernel_name

@@ -35,7 +35,7 @@ from eqsat.tile import (
 
 from .functions import combination, product_of_parts, softsum
 from .plan import Plan, guarded_axes, mentioned, mentioned_below, whole_axis
-from .text import LINE, OWN_NAMES, bare, file_text, identifier, is_primary, literal, one_argument, operation, primary, shape_text
+from .text import LINE, bare, file_text, is_primary, kernel_name, literal, one_argument, operation, primary, shape_text
 
 INT32 = 1 << 31
 MIN_DEPTH_OF_BYTES = 32  # least extent of the summed axis in a product of 8-bit matrices
@@ -49,16 +49,12 @@ def emit(program: TileProgram) -> str:
     return _Printer(program).text()
 
 
-def kernel_name(program: TileProgram) -> str:
-    """Name of the kernel function in the emitted file."""
-    name = identifier(program.name)
-    return f"{name}_kernel" if name in OWN_NAMES else name
-
-
 class _Printer:
     def __init__(self, program: TileProgram) -> None:
         self.program = program
         self.plan = Plan(program)
+        self.persistent = program.programs < program.tile_count
+        self.number = "tile" if self.persistent else "pid"  # of the tile at hand
         self.tile = {t.axis: t for t in program.axes}
         self.lines: list[str] = []
         self.indent = 1
@@ -69,8 +65,14 @@ class _Printer:
     # --- the file -------------------------------------------------------------------------------------------------
 
     def text(self) -> str:
-        self.grid()
-        self.residents()
+        if self.persistent:
+            self.residents()
+            self.line(f"for {self.number} in tl.range(tl.program_id(0), {self.program.tile_count}, tl.num_programs(0)):")
+            self.indent += 1
+            self.grid()
+        else:
+            self.grid()
+            self.residents()
         self.block(self.program.body)
         name, parameters = kernel_name(self.program), tuple(self.plan.pointer.values())
         return file_text(self.program, tuple(self.helpers.values()), name, parameters, self.lines)
@@ -95,7 +97,8 @@ class _Printer:
         """The tile numbers of the grid axes, in the order of `eqsat.tile.grid_position`."""
         many = [t for t in self.program.grid if t.count > 1]
         if many and any(t.axis in self.used for t in many):
-            self.line("pid = tl.program_id(0)")
+            if not self.persistent:
+                self.line(f"{self.number} = tl.program_id(0)")
             self.tile_numbers(many)
         for t in self.program.grid:
             if t.axis in self.used:
@@ -104,7 +107,7 @@ class _Printer:
     def number_of(self, t: TileAxis, many: list[TileAxis]) -> str:
         if t.count == 1:
             return "0"
-        return "pid" if len(many) == 1 else self.plan.program_id[t.axis]
+        return self.number if len(many) == 1 else self.plan.program_id[t.axis]
 
     def tile_numbers(self, many: list[TileAxis]) -> None:
         grouped = grouped_axes(self.program)
@@ -112,7 +115,7 @@ class _Printer:
         stride = 1
         for t in reversed(many):
             if t in slow and len(many) > 1 and t.axis in self.used:
-                number = "pid" if stride == 1 else f"pid // {stride}"
+                number = self.number if stride == 1 else f"{self.number} // {stride}"
                 wrapped = number if t is many[0] else f"{number} % {t.count}"
                 self.line(f"{self.plan.program_id[t.axis]} = {wrapped}")
             stride *= t.count
@@ -122,10 +125,10 @@ class _Printer:
     def grouped_numbers(self, outer: TileAxis, inner: TileAxis, alone: bool) -> None:
         """Groups of `group` rows of tiles are walked column by column, so that neighbours share operands in L2."""
         group, names = self.program.group, self.plan.program_id
-        block = "pid"
+        block = self.number
         if not alone:
             block = "block"
-            self.line(f"block = pid % {outer.count * inner.count}")
+            self.line(f"block = {self.number} % {outer.count * inner.count}")
         width, first = group * inner.count, self.plan.first
         self.line(f"{first} = {block} // {width} * {group}  # tiles in groups of {group} rows, for reuse in L2")
         rows = str(group) if outer.count % group == 0 else f"tl.minimum({outer.count} - {first}, {group})"

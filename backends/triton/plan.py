@@ -39,7 +39,7 @@ SHORT = 1 << 30  # positions along shorter axes are 32-bit numbers
 
 Place = tuple[int, int]  # number of the body, position in it
 
-RESERVED = (*keyword.kwlist, *keyword.softkwlist, *dir(builtins), *OWN_NAMES, "pid", "block")
+RESERVED = (*keyword.kwlist, *keyword.softkwlist, *dir(builtins), *OWN_NAMES, "pid", "tile", "block")
 
 
 def operands(statement: Statement) -> tuple[Value, ...]:

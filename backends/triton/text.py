@@ -22,6 +22,12 @@ def identifier(text: str) -> str:
     return f"_{text}" if text[0].isdigit() else text
 
 
+def kernel_name(program: TileProgram) -> str:
+    """Name of the kernel function in the emitted file."""
+    name = identifier(program.name)
+    return f"{name}_kernel" if name in OWN_NAMES else name
+
+
 def literal(value: float | int | bool, dtype: str) -> str:
     """A number as a person writes it for `dtype`."""
     kind = DTYPES[dtype].kind

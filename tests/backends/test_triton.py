@@ -488,6 +488,26 @@ def test_programs_visit_tiles_in_the_order_of_grid_position(counts: tuple[int, i
         np.testing.assert_array_equal(out == 1, wanted)
 
 
+@pytest.mark.parametrize(("extents", "persistent"), [((9, 7), 4), ((16, 6), 3), ((8, 0), 2), ((5, 5), 99)])
+def test_persistent_programs_take_every_tile_once(extents: tuple[int, int], persistent: int) -> None:
+    m, n = (Axis(name, extent) for name, extent in zip("mn", extents, strict=True))
+    body = Body(TileAxis(m, 2, "grid"), TileAxis(n, 2, "grid"))
+    y = Tensor("y", extents, "int32")
+    body.store(y, body.const(1, "int32"), m, n)
+    program = body.program("order", [], [y], group=2, persistent=persistent)
+    assert program.programs == min(persistent, program.tile_count)
+    (out,), report = interpret.run(emit(program), [], [y], check=True)
+    assert report and report.ok
+    np.testing.assert_array_equal(out, 1)
+    for number in range(program.programs):
+        (out,), _ = interpret.run(emit(program), [], [y], programs=[number])
+        wanted = np.zeros(extents, bool)
+        for tile in range(number, program.tile_count, program.programs):
+            position = grid_position(program, tile)
+            wanted[tuple(slice(2 * position[a], 2 * position[a] + 2) for a in (m, n))] = True
+        np.testing.assert_array_equal(out == 1, wanted)
+
+
 # --- the sanitizer ------------------------------------------------------------------------------------------------------
 
 
@@ -565,9 +585,10 @@ def test_kernels_compile_without_spills(make: Callable[[], TileProgram], cc: int
     assert (report.matrix_instructions > 0) == (make is attention)
 
 
+@pytest.mark.parametrize("persistent", [0, 48])
 @pytest.mark.parametrize("cc", [80, 90, 100])
-def test_matmul_compiles_to_tensor_cores_and_wide_loads(cc: int) -> None:
-    program = matmul(sizes=(512, 512, 512), tile=64, num_stages=3)
+def test_matmul_compiles_to_tensor_cores_and_wide_loads(cc: int, persistent: int) -> None:
+    program = matmul(sizes=(512, 512, 512), tile=64, num_stages=3, persistent=persistent)
     report = compile_report(emit(program), program, cc)
     assert report.spills == 0 and report.matrix_instructions > 0
     assert report.widest_load_bits == 128
