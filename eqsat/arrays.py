@@ -21,6 +21,12 @@ _KEEPS_NAN = (
     "jnp.nan, jnp.?({0}, axis={1})), {2})"
 )
 
+# Of two zeros -0 is the less. A cast keeps signs; JAX knows none of narrow floats.
+_OF_NUMBERS = (
+    "jnp.where({{1}} != {{1}}, {{1}}, jnp.where(({{0}} {less} {{1}}) | (({{0}} == {{1}}) & "
+    "jnp.signbit(lax.convert_element_type({lower}, 'float32'))), {{1}}, {{0}}))"
+)
+
 # Spelled for JAX; NumPy runs the same rows with its own `jnp` and `lax` (`eqsat.numpy_lax`).
 OPERATIONS: dict[str, str] = {
     "arange": "jnp.arange({0}, dtype={1})",
@@ -51,8 +57,8 @@ OPERATIONS: dict[str, str] = {
     # XLA:CPU loses NaN in some of its maxima (seen in jaxlib 0.10.2). Squares add up to NaN only where one of them is NaN.
     "reduce_max_float": _KEEPS_NAN.replace("?", "max"),
     "reduce_min_float": _KEEPS_NAN.replace("?", "min"),
-    "max_float": "jnp.where({1} != {1}, {1}, jnp.where({0} < {1}, {1}, {0}))",
-    "min_float": "jnp.where({1} != {1}, {1}, jnp.where({0} > {1}, {1}, {0}))",
+    "max_float": _OF_NUMBERS.format(less="<", lower="{0}"),
+    "min_float": _OF_NUMBERS.format(less=">", lower="{1}"),
     "scan_sum": "lax.cumsum({0}, axis={1}, reverse={2})",
     "scan_prod": "lax.cumprod({0}, axis={1}, reverse={2})",
     "scan_max": "lax.cummax({0}, axis={1}, reverse={2})",

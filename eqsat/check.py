@@ -211,9 +211,10 @@ def growth(rule: Rule, rows: int = 400, iterations: int = 14) -> str:
     try:
         for _, text in lower(alone, 1):
             engine._run(text)
-        if engine.saturate(region, Budget(2.0, rows, iterations)).stopped == "saturated":
+        # Rows and steps bound this; on a machine that stands still for a while, seconds would make it a matter of luck.
+        if engine.saturate(region, Budget(60.0, rows, iterations)).stopped == "saturated":
             return ""
-        steps = [engine.saturate(region, Budget(2.0, rows, n)).rows for n in range(1, 7)]
+        steps = [engine.saturate(region, Budget(60.0, rows, n)).rows for n in range(1, 7)]
     finally:
         engine._run("(pop)")
     return f"grows without end: {left} alone becomes {', '.join(map(str, steps))} rows after 1, 2, ... steps"

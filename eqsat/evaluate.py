@@ -25,7 +25,7 @@ from eqsat.choices import choice
 from eqsat.digits import breakpoints, digits_of, folded_by_digits, number_of
 from eqsat.index import Axis, Index, Quotient, Remainder
 from eqsat.loads import index_dtype, load_value
-from eqsat.looked_through import EXPONENTIALS, is_looked_through, product_rounds
+from eqsat.looked_through import EXPONENTIALS, adds_zero, is_looked_through, product_rounds
 from eqsat.maxima import replaceable, source_of_nan
 from eqsat.notation import Stored, Tensor, Term, const_value, reduce, substitute
 from eqsat.online import only_scales, spelled
@@ -201,7 +201,7 @@ class Evaluator:
         if is_float(arg.dtype) and is_looked_through(arg, user):
             return Value(self.ops.apply("rounded", value.array), value.axes)
         divisor = user.head == "div" and arg is user.args[1] and arg.head == "const"  # XLA multiplies by its rounded reciprocal
-        if divisor or (arg.head == "mul" and arg.args[0] is arg.args[1] and is_integer(arg.dtype)):
+        if divisor or adds_zero(arg, user) or (arg.head == "mul" and arg.args[0] is arg.args[1] and is_integer(arg.dtype)):
             return Value(self.ops.apply("kept", value.array), value.axes)
         return value
 

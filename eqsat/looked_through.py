@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from eqsat.notation import Term
+from eqsat.index import Index
+from eqsat.notation import Term, const_value
+from eqsat.scalars import is_float
 
 EXPONENTIALS = ("exp", "exp2")
 # Pairs of operations that XLA simplifies as if numbers were real; the logistic function is a quotient to it.
@@ -22,6 +24,14 @@ def is_looked_through(arg: Term, user: Term) -> bool:
     if user.head == "mul":
         return (arg.head == "mul" and literals) or all(a.head in EXPONENTIALS for a in user.args)
     return (user.head, arg.head) in LOOKED_THROUGH or (user.head == "div" and arg is user.args[1] and arg.head in DIVISORS)
+
+
+def adds_zero(arg: Term, user: Term) -> bool:
+    """True for a known 0 that is added or subtracted: to XLA that is nothing, but -0 + 0 and -0 - (-0) are 0."""
+    while arg.head == "cast":
+        arg = arg.args[0]
+    zero = const_value(arg) == 0 if arg.head == "const" else arg.head == "pos" and arg.data == Index()
+    return user.head in SUMS and is_float(user.dtype) and zero
 
 
 def product_rounds(term: Term) -> bool:

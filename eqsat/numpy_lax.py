@@ -136,6 +136,7 @@ jnp = SimpleNamespace(
     where=_where,
     isfinite=np.isfinite,
     isnan=np.isnan,
+    signbit=np.signbit,
     rint=np.rint,
     nan=np.nan,
     sum=_sum,

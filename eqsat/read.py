@@ -17,7 +17,7 @@ from eqsat.names import Namer
 from eqsat.notation import Kernel, Stored, Tensor, Term, const, output_axes
 from eqsat.primitives import TABLE, Opaque, Out, Row, View
 from eqsat.scalars import DTYPES, is_integer
-from eqsat.scatters import is_unordered
+from eqsat.scatters import is_added, is_unordered
 
 if TYPE_CHECKING:
     from eqsat.program import Program
@@ -194,6 +194,8 @@ class _Reader:
                 raise Opaque(f"reads as {term.dtype}, JAX gives {out.dtype}")
             if self.exact and is_unordered(term, output_axes(out.shape)):
                 raise Opaque("the exact tier adds floats in a fixed order")
+            if self.exact and equation.name == "scatter-add" and is_added(term):
+                raise Opaque("the exact tier keeps -0 where nothing is added")
         return terms
 
     def call(self, equation: Equation, reason: str) -> None:

@@ -85,6 +85,11 @@ def is_unordered(term: Term, axes: Sequence[Axis]) -> bool:
     return any(s is not None and not _is_small(s, axes) for s in found)
 
 
+def is_added(term: Term) -> bool:
+    """True for floats to which a sum by places is added: of those that no place is of, -0 would become 0."""
+    return term.head == "add" and is_float(term.dtype) and any(scatter(a) is not None for a in term.args)
+
+
 def scattered(kernel: Kernel) -> Kernel:
     """The kernel with a window that adds for the scatter that it is; the same one if it is none."""
     if len(kernel.outputs) != 1 or isinstance(kernel.outputs[0], Window):

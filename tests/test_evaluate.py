@@ -438,6 +438,27 @@ def test_pairs_that_xla_simplifies_keep_their_bits():
         np.testing.assert_array_equal(np.asarray(got), np.asarray(f(jnp.asarray(x), jnp.asarray(y))), f"pair {n}")
 
 
+SIGNED = {
+    "maximum": (lambda x, y, n: lax.max(x, y), [0, 0, 0, -0.0]),
+    "minimum": (lambda x, y, n: lax.min(x, y), [0, -0.0, -0.0, -0.0]),
+    "plus 0": (lambda x, y, n: x + 0.0, [0, 0, 0, 0]),
+    "minus -0": (lambda x, y, n: x - lax.full_like(x, -0.0), [0, 0, 0, 0]),
+    "plus a 0 that was an integer": (lambda x, y, n: x + lax.full_like(n, 0).astype(x.dtype), [0, 0, 0, 0]),
+    "added at one place": (lambda x, y, n: x.at[2].add(0.0), [0, 0, 0, -0.0]),
+    "added at places": (lambda x, y, n: x.at[n[:1]].add(0.0), [0, 0, -0.0, -0.0]),
+}
+
+
+@pytest.mark.parametrize("name", SIGNED)
+def test_zeros_keep_their_signs(name):
+    """Of two zeros -0 is the less, and -0 + 0 is 0 (IEEE 754, 6.3 and 9.6): XLA:CPU takes a known 0 away."""
+    f, want = SIGNED[name]
+    x, y = np.asarray([0, 0, -0.0, -0.0], np.float32), np.asarray([0, -0.0, 0, -0.0], np.float32)
+    got = np.asarray(eqsat.optimize(f, x, y, np.asarray([1, 1, 1, 1], np.int32), numerics="exact")(x, y, np.ones(4, np.int32)))
+    np.testing.assert_array_equal(got, np.zeros(4))
+    np.testing.assert_array_equal(np.signbit(got), np.signbit(want))
+
+
 @pytest.mark.parametrize("name", [name for name, op in SCALARS.items() if op.arity == 2])
 def test_operands_of_lower_rank_broadcast(name):
     dtype = {"bool": "bool", "float": "float32", "int": "int32", "uint": "uint32"}[(SCALARS[name].kinds or ("float",))[0]]
