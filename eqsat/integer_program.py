@@ -16,12 +16,12 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heapify, heappop, heappush
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 if TYPE_CHECKING:
     from eqsat.kernels import Candidate
@@ -134,6 +134,41 @@ def reachable(candidates: Sequence[Candidate], wanted: Iterable[int]) -> list[Ca
             todo += c.needs - seen
             seen |= c.needs
     return [c for c in candidates if id(c) in used]
+
+
+def least_cut(size: int, arcs: Iterable[tuple[int, int, int]], source: int, sink: int) -> tuple[set[int], set[int]]:
+    """What the source still reaches, and what still reaches the sink, beside a largest flow: the sides of the least cuts.
+
+    arcs: (from, to, capacity) of a network whose nodes are numbers below `size`, at most one for each pair and direction.
+    """
+    free: list[dict[int, int]] = [{} for _ in range(size)]  # into each node: what can still flow there, of whom it can be had
+    for start, end, capacity in arcs:
+        free[end][start] = capacity
+        free[start].setdefault(end, 0)
+    while True:
+        behind, ring = {sink: sink}, [sink]  # backwards: few nodes lie on ways to one sink
+        for n in ring:
+            for other, most in free[n].items():
+                if most and other not in behind:
+                    behind[other] = n
+                    ring.append(other)
+            if source in behind:
+                break
+        else:
+            break
+        path = [source]
+        while path[-1] != sink:
+            path.append(behind[path[-1]])
+        more = min(free[to][n] for n, to in pairwise(path))
+        for n, to in pairwise(path):
+            free[to][n] -= more
+            free[n][to] += more
+    near, ring = {source}, [source]
+    for n in ring:
+        fresh = [other for other in free[n] if other not in near and free[other][n]]
+        near.update(fresh)
+        ring += fresh
+    return near, set(behind)
 
 
 class _Program:
@@ -252,20 +287,17 @@ class _Program:
         node = {e: n for n, e in enumerate(stored, 1)}
         kernels = [self.candidates[n] for n in runs]
         entries = [len(node) + 1 + 2 * n for n in range(len(kernels))]
+        arcs = [(n, n + 1, int(share * WHOLE)) for n, share in zip(entries, runs.values(), strict=True)]
         made = [(n + 1, node[e.number]) for c, n in zip(kernels, entries, strict=True) for e in c.produces if e.number in node]
-        rest_starts, ends = [*entries, *(n for n, _ in made)], [*entries, *(n + 1 for n in entries), *(n for _, n in made)]
-        most = np.full(len(ends), 2 * WHOLE, np.int32)
-        most[len(kernels) : 2 * len(kernels)] = [int(share * WHOLE) for share in runs.values()]
+        arcs += [(n, e, 2 * WHOLE) for n, e in made]
         size = len(node) + 1 + 2 * len(kernels)
         hardest = [sorted(c.needs, key=lambda e: (ease[e], e)) for c in kernels]
+        first = [node[needs[0]] if needs else 0 for needs in hardest]
         for e in stored:
-            through = [node[needs[0]] if needs else 0 for needs in hardest]
+            through = first
             for _ in range(SEVERAL):
-                network = _sparse(most, [*through, *rest_starts], ends, (size, size))
-                rest = network - maximum_flow(network, 0, node[e]).flow
-                rest.eliminate_zeros()
-                near = set(breadth_first_order(rest, 0, return_predecessors=False))
-                far = set(breadth_first_order(rest.T.tocsr(), node[e], return_predecessors=False))
+                loads = [(tensor, n, 2 * WHOLE) for tensor, n in zip(through, entries, strict=True)]
+                near, far = least_cut(size, [*arcs, *loads], 0, node[e])
                 yield frozenset(k for k in self.tensors if node.get(k, -1) not in near), e
                 yield frozenset(k for k in node if node[k] in far), e
                 beyond = [next((node[k] for k in needs if node[k] not in near), 0) for needs in hardest]

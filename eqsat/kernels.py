@@ -73,13 +73,13 @@ class Pool:
         self.axes = saturated.axes
         self.classes = {c: without_mirrors(rows) for c, rows in saturated.classes.items()}
         self.entities: list[Entity] = []
+        self._of_tensor: dict[Tensor, Entity] = {}  # of what is loaded: entities, and parts of splits
         self._bypassed = saturated.bypassed
         self.shared = shared or Shared(region)
         self._constant = self._constant_classes()
         self._add_entities(saturated)
         self._stored = {e.tensor for e in self.entities}
         self._cones = Cones(self.classes, self.axes, self.entities, region, device)
-        self._parts: dict[Stored, Entity] = {}  # what splits store
         self._tried: set[tuple[Candidate, Candidate]] = set()  # to be one kernel
         self._climb = Climb(self._cones, self.entities, _mask(self.outputs), self._candidate)
 
@@ -137,7 +137,8 @@ class Pool:
 
     def _entity(self, class_id: int, tensor: Stored) -> None:
         constant = class_id in self._constant and tensor.nbytes <= CONSTANT_NBYTES
-        self.entities.append(Entity(len(self.entities), class_id, tensor, constant))
+        self._of_tensor[tensor] = Entity(len(self.entities), class_id, tensor, constant)
+        self.entities.append(self._of_tensor[tensor])
 
     # --- candidates ---------------------------------------------------------------------------------------------
 
@@ -267,11 +268,11 @@ class Pool:
         return Candidate(produces, needs, kernel, cost, value, schedule, rules, folded, surcharge)
 
     def _needs(self, terms: Iterable[Term]) -> frozenset[int]:
-        read = {tensor for t in terms for tensor in loads_in(t)}
-        return frozenset(e.number for e in (*self.entities, *self._parts.values()) if e.tensor in read)
+        read = (self._of_tensor.get(tensor) for t in terms for tensor in loads_in(t))
+        return frozenset(sorted({e.number for e in read if e is not None}))
 
     def _constant_leaf(self, tensor: Tensor) -> bool:
-        return tensor in self.region.constant or any(e.tensor is tensor and e.constant for e in self.entities)
+        return tensor in self.region.constant or (tensor in self._of_tensor and self._of_tensor[tensor].constant)
 
     def without_idle(self, chosen: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
         """The chosen kernels without what they store on the way and no other loads, in the same order."""
@@ -418,6 +419,8 @@ class Pool:
         above = 1 + max((bound_level(t.bound) for t in c.kernel.terms if t.bound is not None), default=-1)
         terms = [o.term for o in c.kernel.outputs]
         for e, o in zip(made.produces, made.kernel.outputs, strict=True):
+            if e.number not in c.needs:
+                continue
             definition = Stored(o.name, o.shape, o.dtype, raised(o.term, above), o.axes)
             inside = [computed_inside(retarget(t, {e.tensor: definition}), definition, {}) for t in terms]
             terms = [t for t in inside if t is not None]
@@ -431,9 +434,9 @@ class Pool:
             if cut is None:
                 break
             for tensor in cut.parts:
-                self._parts.setdefault(tensor, Entity(len(self.entities) + len(self._parts), -1, tensor, False))
+                self._of_tensor.setdefault(tensor, Entity(len(self._of_tensor), -1, tensor, False))
             terms = tuple(p.term for p in cut.parts)
-            found.append(self._priced_candidate(tuple(self._parts[p] for p in cut.parts), self._needs(terms), terms, c.rules))
+            found.append(self._priced_candidate(tuple(self._of_tensor[p] for p in cut.parts), self._needs(terms), terms, c.rules))
             c = self._priced_candidate(c.produces, self._needs(cut.terms), cut.terms, c.rules)
         return [*found, c]
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
+import networkx as nx
 import pytest
 
 import eqsat
@@ -20,7 +21,7 @@ from eqsat.egraph import Engine
 from eqsat.extract import choose, searched
 from eqsat.graph import Graph
 from eqsat.index import Axis, Index
-from eqsat.integer_program import relaxed, solved
+from eqsat.integer_program import least_cut, relaxed, solved
 from eqsat.kernels import Pool
 from eqsat.notation import Stored, load, reduce, scalar
 from eqsat.read import read
@@ -207,6 +208,21 @@ def test_seventy_squarings_are_seventy_kernels():  # P5-04
     """The cheapest tree costs 2**70."""
     candidates = [kernel(1, [n], [n - 1] if n else []) for n in range(70)] + [kernel(3, [n], [n - 1]) for n in range(1, 70)]
     assert chosen(candidates, [69]).price == 70
+
+
+def test_both_sides_of_a_least_cut_let_through_as_much_as_a_largest_flow():
+    rng = random.Random(0)
+    for _ in range(60):
+        size = rng.randint(2, 9)
+        pairs = [(a, b) for a in range(size) for b in range(size) if a != b and rng.random() < 0.4]
+        arcs = [(a, b, rng.randint(1, 9)) for a, b in pairs]
+        graph = nx.DiGraph((a, b, {"capacity": most}) for a, b, most in arcs)
+        graph.add_nodes_from(range(size))
+        near, far = least_cut(size, arcs, 0, size - 1)
+        largest = nx.maximum_flow_value(graph, 0, size - 1)
+        assert 0 in near and size - 1 in far and not near & far
+        for side in (near, set(range(size)) - far):
+            assert sum(most for a, b, most in arcs if a in side and b not in side) == largest
 
 
 def test_a_known_selection_stands_in():
