@@ -73,6 +73,7 @@ class _Lowering(ScanLowering):
     def __init__(self, tiling: Tiling):
         super().__init__(tiling)
         self.starts: dict[Term, Value] = {}  # accumulators that the loop of a sum goes on with
+        self.begun: dict[Term, Value] = {}  # accumulators of sums whose body goes on with them
         self.in_memory_order: set[Term] = set()  # loads that only matrix instructions read
         self.named |= {roots[0]: f"{o.name}_tile" for o, roots in tiling.outputs if roots[0].head in SCALARS}
         self.top = Scope(root for _, roots in tiling.outputs for root in roots)
@@ -231,7 +232,7 @@ class _Lowering(ScanLowering):
 
     def _fold(self, name: str, axis: Axis, body: Term, scope: Scope, state: Value | None) -> Value:
         """Fold one tile of `body` into `state`."""
-        if name == "sum" and self.tiling.tile(axis) == 1 and self._continues(body, scope):
+        if self._continues(name, axis, body, scope):
             return self._continue(body, scope, state)
         pair = self.tiling.contraction(axis, body) if name == "sum" else None
         if pair is not None:
@@ -245,8 +246,10 @@ class _Lowering(ScanLowering):
             return part
         return self._compute(scope, REDUCTIONS[name].combine, state, part, name=f"{stem(state.name)}_next")
 
-    def _continues(self, body: Term, scope: Scope) -> bool:
+    def _continues(self, name: str, axis: Axis, body: Term, scope: Scope) -> bool:
         """True for a sum that rounds nothing and serves nothing else: an enclosing sum may go on with its accumulator."""
+        if name != "sum" or self.tiling.tile(axis) != 1:
+            return False
         if body.head != "reduce" or body.data[0] != "sum" or body.data[1].extent < 2:
             return False
         exact = DTYPES[body.dtype].compute == body.dtype and self.tiling.uses[body] == 1
@@ -286,16 +289,17 @@ class _Lowering(ScanLowering):
                 self._remembered(inner, "raw", scope, self._raw)
         group = tuple(self._group(term, scope))
         low, high = self._bounds(group, scope)
-        before: tuple[Term, ...] = ()
+        totals = [self.starts.pop(t, None) for t in group]
         for part in parts(group, axis, self.tiling.tile(axis), low, high, partial(self.tiling.extreme, scope.open)):
-            self.starts |= {t: scope.memo[b, "raw"] for t, b in zip(part.terms, before, strict=False)}
+            self.starts |= {t: total for t, total in zip(part.terms, totals, strict=True) if total is not None}
             self._loop_over(axis, part, scope)
-            before = part.terms
-        for t, b in zip(group, before, strict=True):
-            scope.memo[t, "raw"] = scope.memo[b, "raw"]
+            totals = [scope.memo[t, "raw"] for t in part.terms]
+        scope.memo |= {(t, "raw"): total for t, total in zip(group, totals, strict=True) if total is not None}
 
     def _loop_over(self, axis: Axis, part: Part, scope: Scope) -> None:
         inside = Scope((a for t in part.terms for a in t.args), scope, axis)
+        for t in part.terms:
+            self._begin(t, inside)
         carries = [self._carry_reduce(t, inside) if t.head == "reduce" else self._carry_online(t, inside) for t in part.terms]
         bounds = (None, None) if inside.carries else self.tiling.stepped(axis, part.low, part.high)
         live = None if inside.carries else self._live(part.terms, scope)
@@ -341,9 +345,22 @@ class _Lowering(ScanLowering):
         below = (t for t in self.tiling.loop_reductions(term.args) if self._available(t, scope))
         return all((t, "raw") in scope.home(t).memo for t in below)
 
+    def _begin(self, term: Term, scope: Scope) -> None:
+        """Sums that go on with accumulators know them before the first is computed: one loop may be that of several."""
+        name, axis = term.data[:2]
+        body = term.args[0]
+        if term.head == "reduce" and self._continues(name, axis, body, scope) and self.tiling.role(body.data[1]) == "loop":
+            self.begun[term] = self.starts[body] = self._state(term, name)
+
     def _carry_reduce(self, term: Term, scope: Scope) -> Carry:
-        name, axis = term.data
-        carry = self._carry(term, scope, name, lambda state: self._fold(name, axis, term.args[0], scope, state))
+        (name, axis), (body,) = term.data, term.args
+        begun = term in self.begun
+
+        def result(state: Value) -> Value:
+            done = scope.memo.get((body, "raw")) if begun else None  # in the loop of another's body
+            return self._fold(name, axis, body, scope, state) if done is None else done
+
+        carry = self._carry(term, scope, name, result)
         stage = "value" if DTYPES[term.dtype].compute == term.dtype else "wide"
         for which, value in (("old", carry.state), ("new", carry.result)):
             scope.memo[held(term, which), stage] = value
@@ -369,8 +386,7 @@ class _Lowering(ScanLowering):
         """The accumulator of a reduction; its final value is the reduction."""
         outer = scope.parent
         assert outer is not None
-        dtype, base = DTYPES[term.dtype].compute, base or TOTALS.get(name, name)
-        state = self._new("acc" if len(self.tiling.block(term.axes)) > 1 else base, dtype, term.axes)
+        state, dtype = self.begun.pop(term, None) or self._state(term, name, base), DTYPES[term.dtype].compute
         init = self.starts.pop(term, None)
         if init is None:
             init = self._const(outer, identity_of(name, dtype), dtype, term.axes, f"{state.name}_start")
@@ -378,6 +394,10 @@ class _Lowering(ScanLowering):
         final = self._new(f"{state.name}_end", dtype, term.axes)
         outer.memo[term, "raw"] = final
         return Carry(state, init, passed, final)
+
+    def _state(self, term: Term, name: str, base: str = "") -> Value:
+        base = "acc" if len(self.tiling.block(term.axes)) > 1 else base or TOTALS.get(name, name)
+        return self._new(base, DTYPES[term.dtype].compute, term.axes)
 
 
 def _in_memory_order(axes: tuple[Axis, ...], term: Term) -> tuple[Axis, ...]:

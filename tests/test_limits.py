@@ -91,6 +91,18 @@ def test_tiles_that_a_mask_shows_whole_compare_no_positions() -> None:
         assert compares == ([n == masked for n in range(2)] if masked is not None else [True] * len(loops)), name
 
 
+@pytest.mark.parametrize("name", ["causal", "anti-causal", "window"])
+def test_a_sum_that_goes_on_with_an_accumulator_does_so_in_both_parts(name: str) -> None:
+    taps = Axis("r1", 3)
+    product = op(
+        "mul", op("where", MASKS[name][0], at(Tensor("s", (M, N), F32), X0, R), 0.0), at(Tensor("v", (3, N), F32), taps, R)
+    )
+    kernel = Kernel("taps", (stored("y", (M,), reduce("sum", taps, reduce("sum", R, product))),))
+    program = check(kernel, schedule(kernel, x0=16, r0="loop 16", r1="loop 1"))
+    outer, *inner = statements(program, Loop)
+    assert len(outer.carries) == 1 and len(inner) == 2 and inner[0].carries[0].init is outer.carries[0].state
+
+
 def test_only_tiles_within_the_limits_are_read() -> None:
     kernel = attention(MASKS["window"][0])
     program = lower(kernel, schedule(kernel, x0=16, x1=16, r0="loop 16"))

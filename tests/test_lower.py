@@ -290,6 +290,26 @@ def test_convolution_is_a_dot_at_every_tap(channels: str) -> None:
     check(kernel, schedule(kernel, x0=2, x1=2, r2="loop 2", r1="resident", r0=channels), tolerance=1e-4)
 
 
+@pytest.mark.parametrize("same", [True, False])
+def test_two_convolutions_of_one_input_go_on_with_an_accumulator_each(same: bool) -> None:
+    w, co = axes_of(19, 18)
+    x = Tensor("x", (19, 40), BF16)
+
+    def total(name: str, tap: Axis, channel: Axis) -> Term:
+        taps = Tensor(name, (tap.extent, 40, 18), BF16)
+        product = op("mul", f32(at(x, Index.of(w) + tap - 1, channel)), f32(at(taps, tap, channel, co)))
+        return reduce("sum", tap, reduce("sum", channel, product))
+
+    tap, channel = Axis("r1", 3), Axis("r0", 40)
+    pair = total("one", tap, channel), total("two", tap if same else Axis("r3", 5), channel)
+    kernel = Kernel("pair", (stored("y", (19, 18), op("mul", *pair)),))
+    program = check(kernel, schedule(kernel, x0=16, x1=32, r0="loop 16", r1="loop 1", r3="loop 1"), tolerance=1e-4)
+    dots = statements(program, Dot)
+    assert len(dots) == 2 == len({d.acc for d in dots}) and None not in {d.acc for d in dots}
+    assert len(statements(program, Loop)) == (2 if same else 4)
+    assert not any(c.op == "add" and c.out.axes == dots[0].out.axes for c in statements(program, Compute)), "and nothing else"
+
+
 # --- attention and other nests ---
 
 
