@@ -1,7 +1,7 @@
 """Writes what is generated in these pages: reference tables, the output below each example, pictures.
 
 python docs/generate.py             the pages in reference/, from the product's own tables
-python docs/generate.py --outputs   also run every example and refresh the text that it prints
+python docs/generate.py --outputs   also run every example and the demo of README.md, and refresh the text that they print
 python docs/generate.py --demo      also record what each rule does in the demo, for `eqsat rules show`
 python docs/generate.py --pictures  also take the pictures again (needs Chromium)
 """
@@ -457,6 +457,22 @@ def _trimmed(text: str) -> str:
     return "\n".join(line.rstrip() for line in text.strip("\n").splitlines()) + "\n"
 
 
+# --- the demo in README.md -----------------------------------------------------------------------------------------
+
+README = DOCS.parent / "README.md"
+REPORT = re.compile(r"^forward on h100.*?(?=^\.\.\.$)", re.DOTALL | re.MULTILINE)  # in README.md, which leaves out the kernels
+
+
+def demo_report() -> str:
+    """The report of `make demo` down to its table of kernels, without a line for each search."""
+    import eqsat
+    from examples import gpt2
+
+    text = eqsat.optimize(gpt2.forward, *gpt2.arguments(), constants=(0,)).report()
+    head = text[: text.index("\n\n", text.index("\n  #  kernel"))]
+    return "".join(f"{line}\n" for line in head.splitlines() if not line.startswith("search "))
+
+
 # --- pictures ----------------------------------------------------------------------------------------------------
 
 SHOTS = {  # name: (scheme, width, height, element to show, kernel to open)
@@ -516,6 +532,8 @@ def main() -> None:
         (DOCS / name).write_text(page())
     for path in filter(_can_run, examples()) if options.outputs else ():
         refresh(path)
+    if options.outputs:
+        README.write_text(REPORT.sub(lambda _: demo_report(), README.read_text()))
     if options.demo:
         record_demo()
     if options.pictures:

@@ -2,7 +2,7 @@
 
 A file is written beside its place and renamed, so that readers and writers in other processes never meet half of one. A file
 whose checksum is wrong is deleted and made again. Above a limit of bytes, what was not used for longest goes first. A folder
-that cannot be written is no error: nothing is kept then.
+that cannot be written is no error: nothing is kept then, and a warning says so once.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Cache:
                 raise
             self._make_room()
         except OSError as error:
-            log.info("cache: nothing is kept, since %s cannot be written: %s", self.folder, error.strerror)
+            _warn(self.folder, str(error.strerror))
 
     def drop(self, key: str) -> None:
         """Forget an entry."""
@@ -123,6 +123,22 @@ class Cache:
                 return
             path.unlink(missing_ok=True)
             total -= size
+
+
+@lru_cache
+def _warn(folder: Path, reason: str) -> None:
+    """Say why nothing is kept: once for each folder, not for each plan."""
+    log.warning(
+        "cache: a folder that can be written required, got %s (%s), so that no plan is kept; let %s name another, or be empty",
+        folder, reason, VARIABLE,
+    )  # fmt: skip
+
+
+def in_the_way(folder: Path) -> Path | None:
+    """What keeps a folder from being made or written in: a file or a read-only folder on the way to it, or None."""
+    place = folder.absolute()
+    nearest = next(p for p in (place, *place.parents) if os.path.exists(p))
+    return None if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK) else nearest
 
 
 def cache_of(choice: bool | str | os.PathLike[str]) -> Cache | None:

@@ -108,11 +108,15 @@ def cache(
     as_json: AsJson = False,
 ) -> None:
     """Look at what searches have left in the cache, or clear it. EQSAT_CACHE_DIR names its folder; empty, it is off."""
-    from eqsat.cache import VARIABLE, cache_of
+    from eqsat.cache import VARIABLE, cache_of, in_the_way
 
     own = cache_of(True)
     if own is None:
         raise ValueError(f"cache: a folder required, got an empty {VARIABLE}; unset it for the usual one")
+    obstacle = in_the_way(own.folder)
+    if obstacle and (clear or not own.folder.is_dir()):  # plans in a read-only folder are found all the same
+        what = f"{obstacle} in the way" if own.folder != obstacle or not obstacle.is_dir() else "a read-only one"
+        raise ValueError(f"cache {own.folder}: a folder that can be written required, got {what}; let {VARIABLE} name another")
     before = own.statistics()
     if clear:
         own.clear()

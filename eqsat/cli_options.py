@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from eqsat.cli_subject import graph_of, numbers
 from eqsat.cost import OBJECTIVES
@@ -33,16 +34,17 @@ Command = Callable[..., None]
 
 
 class _Phase(logging.Handler):
-    """Shows the pipeline's messages as the text of a spinner."""
+    """Shows the pipeline's messages as the text of a spinner, and warnings as lines above it."""
 
     def __init__(self, status: Any) -> None:
         super().__init__(logging.INFO)
         self.status = status
 
     def emit(self, record: logging.LogRecord) -> None:
-        from rich.markup import escape
-
-        self.status.update(escape(textwrap.shorten(record.getMessage(), 100)))
+        if record.levelno < logging.WARNING:
+            self.status.update(escape(textwrap.shorten(record.getMessage(), 100)))
+        else:
+            self.status.console.print(f"eqsat: {record.getMessage()}", soft_wrap=True, markup=False, highlight=False)
 
 
 @dataclass(frozen=True)
@@ -56,21 +58,21 @@ class Talk:
 
     @contextmanager
     def phase(self, start: str) -> Iterator[None]:
-        """The logger `eqsat` while something runs: lines if verbose, else the text of a spinner on a terminal."""
+        """The logger `eqsat` while something runs: lines if verbose, else warnings, and a spinner on a terminal."""
         log, console = logging.getLogger("eqsat"), Console(stderr=True)
-        status = None
+        status, form, level = None, "eqsat: %(message)s", logging.WARNING
+        handler: logging.Handler = logging.StreamHandler()
         if self.verbose:
-            handler: logging.Handler = logging.StreamHandler()
-            handler.setFormatter(logging.Formatter("%(relativeCreated)6d ms  %(message)s"))
-        elif console.is_terminal and not self.quiet:
-            status = console.status(start)
+            form, level = "%(relativeCreated)6d ms  %(message)s", logging.DEBUG if self.verbose > 1 else logging.INFO
+        elif self.quiet:
+            handler = logging.NullHandler()
+        elif console.is_terminal:
+            status, level = console.status(escape(start)), logging.INFO
             handler = _Phase(status)
-        else:
-            yield
-            return
+        handler.setFormatter(logging.Formatter(form))
         before = log.level
         log.addHandler(handler)
-        log.setLevel(logging.DEBUG if self.verbose > 1 else logging.INFO)
+        log.setLevel(level)
         try:
             if status is None:
                 yield

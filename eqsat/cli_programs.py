@@ -15,8 +15,8 @@ from eqsat.cli_subject import graph_of, place_for_file, place_for_folder
 if TYPE_CHECKING:
     from eqsat.program import PlannedKernel, Program, Uses
 
-CHAIN = "examples.lora:lora --args 'float32[512,256] float32[256,256] float32[256,8] float32[8,256]'"
-
+SOFTMAX = "jax.nn:softmax --args 'float32[8192,4096]'"  # a function that every user has
+ATTENTION = "jax.nn:dot_product_attention --args 'bfloat16[4,512,8,64] bfloat16[4,512,8,64] bfloat16[4,512,8,64]'"
 
 Tune = Annotated[
     int, typer.Option(metavar="N", help="Time the N best schedules of each kernel on this machine's GPU; keep the fastest.")
@@ -31,12 +31,12 @@ Autotune = Annotated[int, typer.Option(metavar="N", help="In saved Triton files,
 def add_program_commands(app: typer.Typer) -> None:
     """Add the commands of this module to `eqsat`."""
     examples: dict[Command, str] = {
-        optimize: "optimize examples.softmax:softmax --args 'float32[8192,4096]' --target a100 -o softmax-kernels",
-        inspect: f"inspect examples.attention:attention --args '{' '.join(['bfloat16[1,8,512,64]'] * 3)}'",
-        explain: f"explain {CHAIN}",
+        optimize: f"optimize {SOFTMAX} --target a100 -o softmax-kernels",
+        inspect: f"inspect {ATTENTION}",
+        explain: f"explain {ATTENTION}",
         bisect: "bisect mine.py:f --args 'float32[64,32]' --rules my_rules.py",
         reduce: "reduce mine.py:f --args 'float32[64,32]' --rules my_rules.py -o test_reduced.py",
-        view: "view examples.softmax:softmax --args 'float32[8192,4096]' -o softmax.html",
+        view: f"view {SOFTMAX} -o softmax.html",
     }
     for command, example in examples.items():
         app.command(epilog=f"Example: eqsat {example}")(shared(command))

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eqsat.cache import in_the_way
 from eqsat.shapes import shapes
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def function_of(name: str) -> Callable[..., Any]:
 def _value_of(name: str) -> Any:
     module_name, separator, attribute = name.rpartition(":")
     if not (module_name and separator and attribute):
-        raise ValueError(f"function {name!r}: module:function, such as examples.softmax:softmax")
+        raise ValueError(f"function {name!r}: module:function, such as jax.nn:softmax")
     value: Any = _module(module_name)
     for part in attribute.split("."):
         if not hasattr(value, part):
@@ -145,8 +146,6 @@ def place_for_file(path: str) -> str:
 
 def place_for_folder(path: str) -> str:
     """The path, if a folder can be made or filled there; raises ValueError otherwise."""
-    place = Path(path).absolute()
-    existing = next(p for p in (place, *place.parents) if p.exists())
-    if path and not (existing.is_dir() and os.access(existing, os.W_OK)):
-        raise ValueError(f"{path}: a folder that can be written required, got {existing} in the way; choose another")
+    if path and (obstacle := in_the_way(Path(path))):
+        raise ValueError(f"{path}: a folder that can be written required, got {obstacle} in the way; choose another")
     return path

@@ -237,11 +237,16 @@ def _tiers_of(rules: Sequence[Rule]) -> dict[str, tuple[str, ...]]:
 
 
 def _lost_plan(loss: Any, count: int) -> Lost:
-    return Lost(_spelled(loss.chosen), tuple(map(_spelled, loss.instead)), times(loss.more, count))
+    instead = tuple(_spelled(c, [loss.chosen]) for c in loss.instead)
+    return Lost(_spelled(loss.chosen, loss.instead), instead, times(loss.more, count))
 
 
-def _spelled(c: Candidate) -> str:
-    return f"{textwrap.shorten(c.kernel.formula, FORMULA, placeholder=' ...')} ({report.time(c.cost.seconds)})"
+def _spelled(c: Candidate, others: Sequence[Candidate]) -> str:
+    """The lines of its formula that the others lack, as far as there is room, and its time."""
+    theirs = {line for other in others for line in other.kernel.formula.splitlines()}
+    lines = c.kernel.formula.splitlines()
+    own = "; ".join(line for line in lines if line not in theirs) or c.kernel.formula
+    return f"{textwrap.shorten(own, FORMULA, placeholder=' ...')} ({report.time(c.cost.seconds)})"
 
 
 # --- as text -----------------------------------------------------------------------------------------------------
@@ -269,7 +274,7 @@ def _rules(e: Explanation) -> Iterator[str]:
     if not e.rules:
         yield "no rule was needed: fusion alone made these kernels" if not e.untried else ""
         return
-    yield "rules needed: without it the program would take" if needed else "rules needed: none alone"
+    yield "rules needed: without each the program would take" if needed else "rules needed: none alone"
     width = max((len(w.rule) for w in e.rules), default=0)
     for w in needed:
         yield f"  {w.rule:<{width}}  {more(w.more)}"

@@ -80,7 +80,7 @@ def _as_dict(r: Rule) -> dict[str, str]:
     return {"name": r.name, **dict(_facts(r))}
 
 
-@command("show", "softmax_sum --demo")
+@command("show", "softmax_sum --program jax.nn:softmax --args 'float32[64,4096]'")
 def show_rule(
     talk: Talk,
     name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=_known, help="The rule.")],
@@ -134,7 +134,7 @@ def _fires(r: Rule, subject: str, args: str) -> str:
     return str(fired(graph_of(subject, args), Request("h100", r.tier, "time", (), 30.0, rules).admitting(), r.name))
 
 
-@command("check", "rules/sums.py")
+@command("check", "sums")
 def check_rules(
     talk: Talk,
     names: Names = [],  # noqa: B006

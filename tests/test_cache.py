@@ -148,11 +148,14 @@ def test_the_least_recently_used_go_first(tmp_path):
     assert cache.statistics().nbytes <= 400
 
 
-def test_a_folder_that_cannot_be_written_is_no_error(tmp_path):
+def test_a_folder_that_cannot_be_written_is_no_error_but_one_warning(tmp_path, caplog):
     (tmp_path / "file").write_text("")
-    program = eqsat.optimize(attention, *specs(), cache=tmp_path / "file" / "cache")
+    for _ in range(2):
+        program = eqsat.optimize(attention, *specs(), cache=tmp_path / "file" / "cache")
     assert len(program.launches) == 1
     assert (tmp_path / "file").read_text() == ""
+    (said,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert said.startswith("cache: a folder that can be written required, got ") and "(Not a directory)" in said
 
 
 WRITER = """
@@ -187,6 +190,18 @@ def test_the_command_shows_and_clears(own, capsys, monkeypatch):
     assert [p.name for p in own.folder.iterdir()] == ["mine.txt"]
     monkeypatch.setenv("EQSAT_CACHE_DIR", "")
     assert main(["cache"]) == 2
+
+
+def test_the_command_refuses_a_folder_that_cannot_be_and_tells_of_one_that_is_not_yet(tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file" / "cache"):
+        monkeypatch.setenv("EQSAT_CACHE_DIR", str(place))
+        assert main(["cache"]) == main(["cache", "--clear"]) == 2
+        said = capsys.readouterr()
+        assert said.out == "" and f"cache {place}: a folder that can be written required, got {tmp_path}/file in" in said.err
+    monkeypatch.setenv("EQSAT_CACHE_DIR", str(tmp_path / "later" / "cache"))
+    assert main(["cache"]) == 0
+    assert not (tmp_path / "later").exists()
 
 
 def test_the_switch(monkeypatch, tmp_path):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +14,7 @@ from eqsat.cli import main
 from eqsat.cli_subject import numbers
 from eqsat.devices import DEVICES
 
+ROOT = Path(__file__).resolve().parent.parent
 SOFTMAX = ["examples.softmax:softmax", "--args", "float32[64,32]"]
 COMMANDS = ("optimize", "inspect", "explain", "bisect", "reduce", "view", "devices", "cache", "rules", "bench")
 RULES = tuple(f"rules {name}" for name in ("list", "show", "check", "new", "try"))
@@ -27,6 +31,18 @@ def test_help_shows_an_example(command, capsys):
     assert main([*command.split(), "--help"]) == 0
     text = capsys.readouterr().out
     assert f"Example: eqsat {command} " in text and "--quiet" in text and "--verbose" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [c for c in ASKED if c not in ("bisect", "reduce", "devices")])  # own files; minutes
+def test_the_example_of_the_help_works_in_an_empty_folder(command, tmp_path, monkeypatch, capsys):
+    assert main([*command.split(), "--help"]) == 0
+    example = capsys.readouterr().out.partition("Example: eqsat ")[2].partition("Exit codes")[0]
+    monkeypatch.setenv("EQSAT_CACHE_DIR", str(tmp_path / "plans"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "examples", raising=False)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if Path(p or ".").resolve() not in (ROOT, tmp_path)])
+    assert main(shlex.split(example)) == 0, capsys.readouterr().err
 
 
 def test_every_command_is_listed_with_the_exit_codes(capsys):
@@ -93,7 +109,7 @@ def test_the_shell_completes_commands_and_values(monkeypatch, capsys):
         (["rules", "list", "--tier", "loose"], "tier 'loose': one of exact, reassociate, fast required"),
         (["reduce", *SOFTMAX, "-o", "README.md"], "README.md: a new file required, this one exists"),
         (["explain", "examples.softmax:softmax", "--args", "float32[0]"], "softmax: "),
-        (["view", "softmax"], "function 'softmax': module:function, such as examples.softmax:softmax"),
+        (["view", "softmax"], "function 'softmax': module:function, such as jax.nn:softmax"),
     ],
 )
 def test_a_mistake_is_one_line(arguments, message, capsys):

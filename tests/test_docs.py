@@ -45,12 +45,31 @@ def test_generated_pages_are_up_to_date(page):
     assert (ROOT / "docs" / page).read_text() == generate.PAGES[page](), "run: python docs/generate.py"
 
 
-def test_commands_on_functions_that_are_here_name_them_with_their_arguments(capsys):
+@pytest.mark.slow
+def test_the_readme_shows_what_the_demo_prints():
+    assert generate.REPORT.search(generate.README.read_text()).group() == generate.demo_report(), (
+        "run: python docs/generate.py --outputs"
+    )
+
+
+@pytest.mark.slow
+def test_the_readme_s_attention_is_the_kernel_that_it_shows(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    readme = generate.README.read_text()
+    (tmp_path / "readme.md").write_text(f"```python\n{next(generate.blocks(readme)).text}```\n")
+    (report,) = generate.run(tmp_path / "readme.md")
+    shown = re.search(r"^```\n(t1\[.*?)^```", readme, re.DOTALL | re.MULTILINE).group(1)
+    assert "".join(shown.split()) in "".join(report.split())
+    moved = re.search(r"as one kernel.*?: (\d+) MB of traffic", readme, re.DOTALL).group(1)
+    assert re.search(rf"\nlaunches +\d+ +1 .*\nmemory traffic +\S+ GB +{moved}\.\d MB ", report)
+
+
+def test_commands_on_functions_name_them_with_their_arguments(capsys):
     from eqsat.cli import main
 
     lines = [line for page in (ROOT / "README.md", *ROOT.glob("docs/**/*.md")) for line in page.read_text().splitlines()]
-    said = [shlex.split(line) for line in lines if re.match(r"eqsat \w+ examples\.", line)]
-    assert len(said) >= 3
+    said = [shlex.split(line) for line in lines if re.match(r"eqsat \w+ (jax|examples)\.", line)]
+    assert len(said) >= 6
     for _, _, subject, *options in said:
         shapes = options[options.index("--args") + 1] if "--args" in options else ""
         assert main(["inspect", subject, "--args", shapes, "--quiet"]) == 0, capsys.readouterr().err
