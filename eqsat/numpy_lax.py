@@ -85,6 +85,12 @@ def _rest(a: Array, b: Array) -> Array:
     return np.where(b == 0, a, np.fmod(a, np.where(b == 0, np.ones((), b.dtype), b)))
 
 
+def _right_arithmetic(a: Array, b: Array) -> Array:
+    a, b = np.asarray(a), np.asarray(b)
+    last = np.asarray(8 * a.dtype.itemsize - 1, b.dtype)
+    return np.right_shift(a, np.where((b < 0) | (b > last), last, b))
+
+
 def _shifted(shift: Any) -> Any:
     def wrapped(a: Array, b: Array) -> Array:
         a, b = np.asarray(a), np.asarray(b)
@@ -161,6 +167,7 @@ lax = SimpleNamespace(
     square=np.square,
     shift_left=_shifted(np.left_shift),
     shift_right_logical=_shifted(np.right_shift),
+    shift_right_arithmetic=_right_arithmetic,
     logistic=_rounded_once(special.expit),
     rsqrt=_rounded_once(lambda x: 1 / np.sqrt(x)),
     erf=_rounded_once(special.erf),

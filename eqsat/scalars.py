@@ -206,6 +206,7 @@ SCALARS: dict[str, ScalarOp] = {
         ScalarOp("not", 1, "(~{0})", "(~{0})", kinds=_BITS),
         ScalarOp("shift_left", 2, "lax.shift_left({0}, {1})", "({0} << {1})", kinds=_INT),
         ScalarOp("shift_right_logical", 2, "lax.shift_right_logical({0}, {1})", "({0} >> {1})", kinds=("uint",)),
+        ScalarOp("shift_right_arithmetic", 2, "lax.shift_right_arithmetic({0}, {1})", "({0} >> {1})", kinds=("int",)),
         ScalarOp("where", 3, "jnp.where({0}, {1}, {2})", "tl.where({0}, {1}, {2})", kinds=_ALL, increasing=(1, 2)),
     ]
 }

@@ -243,6 +243,8 @@ class Tiling:
             filled = self.filled(name, axis, term.args[0])
             lost = reduce("or", axis, scalar("ne", filled, filled))
             return scalar("where", lost, const(nan, term.dtype), term)
+        if term.head.startswith("shift_"):
+            return _within_width(term)
         return _defined(term) if term.head in ("quot", "rem") else term
 
     def _prepare_online(self, meant: Term, term: Term) -> Term:
@@ -363,6 +365,17 @@ def _defined(term: Term) -> Term:
     for by, value in found:
         result = scalar("where", by, value, result)
     return result
+
+
+def _within_width(term: Term) -> Term:
+    """A shift with XLA's values where processors differ: by less than 0, or by all bits or more, every bit is shifted out."""
+    a, b = term.args
+    (low, high, _), bits = range_of(b), 8 * DTYPES[term.dtype].nbytes
+    if 0 <= low and high < bits:
+        return term
+    zero, unsigned = const(0, term.dtype), f"u{term.dtype.removeprefix('u')}"
+    rest = scalar("where", scalar("lt", a, zero), const(-1, term.dtype), zero) if term.head == "shift_right_arithmetic" else zero
+    return scalar("where", scalar("lt", cast(unsigned, b), const(bits, unsigned)), term, rest)
 
 
 def _splits(body: Term) -> Iterator[tuple[Term, Term]]:

@@ -59,6 +59,20 @@ def test_whole_numbers_divide_by_zero_as_in_jax(dtype, way):
         np.testing.assert_array_equal(through(way, f, a, b)[0], f(a, b))
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32"])
+@pytest.mark.parametrize("way", INTERPRETERS)
+def test_shifts_by_any_number_are_those_of_jax(dtype, way):
+    """Processors that take the number modulo the width, and compilers that may assume it smaller, give something else."""
+    info = np.iinfo(dtype)
+    a = np.array([info.min, info.max, 7, 99, info.max, 1, info.min, 5], dtype)
+    b = np.array([0, 1, info.bits - 1, info.bits, info.bits + 1, info.max, 3, info.max if info.min == 0 else -1], dtype)
+    for f in (jax.lax.shift_left, jax.lax.shift_right_logical, jax.lax.shift_right_arithmetic):
+        np.testing.assert_array_equal(through(way, f, a, b)[0], f(a, b))
+        given = [jax.ShapeDtypeStruct((9,), dtype)] * 2
+        assert f"< {info.bits}" in eqsat.optimize(f, *given).kernels[0].source("triton")
+        assert "where" not in eqsat.optimize(lambda x, f=f: f(x, x.dtype.type(3)), given[0]).kernels[0].source("triton")
+
+
 @pytest.mark.parametrize("way", INTERPRETERS)
 def test_the_least_number_of_a_dtype_without_infinities_is_finite(way):
     x = np.array([[-3, -448, -2, -7, -5], [-448] * 5, [1, -2, 7, 0, -1]]).astype(ml_dtypes.float8_e4m3fn)

@@ -102,6 +102,10 @@ EXAMPLES: dict[str, list[Example]] = {
         (lax.shift_right_logical, (ints(7), ints(7, low=0))),
         (lax.shift_right_logical, (ints(7, low=0, dtype=np.uint32), ints(7, low=0, dtype=np.uint32))),
     ],
+    "shift_right_arithmetic": [
+        (lax.shift_right_arithmetic, (ints(7, low=-9), ints(7, low=0))),
+        (lax.shift_right_arithmetic, (~ints(7, low=0, dtype=np.uint32), ints(7, low=0, dtype=np.uint32))),
+    ],
     "select_n": [
         (lax.select_n, (bools(3, 4), f32(3, 4), f32(3, 4)[::-1])),
         (lax.select_n, (np.True_, f32(3, 4), f32(3, 4)[::-1])),

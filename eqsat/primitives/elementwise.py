@@ -17,7 +17,7 @@ from eqsat.primitives.table import Opaque, Out, View, identity_load, reads
 from eqsat.scalars import DTYPES, SCALARS, is_float
 
 # Rows whose name is not a JAX primitive of the same meaning, and primitives with a reader of their own below.
-_OWN_READER = ("where", "quot", "div", "rem", "pow", "sign", "shift_right_logical", "rint")
+_OWN_READER = ("where", "quot", "div", "rem", "pow", "sign", "shift_right_logical", "shift_right_arithmetic", "rint")
 
 
 def _row(name: str) -> Callable[..., Term]:
@@ -99,6 +99,13 @@ def shift_right_logical(out: Out, x: View, y: View, **_: Any) -> Term:
     """On signed integers the bits are shifted as unsigned ones; the conversions keep the bits."""
     unsigned = out.dtype if out.dtype.startswith("u") else f"u{out.dtype}"
     return cast(out.dtype, scalar("shift_right_logical", cast(unsigned, x.term), cast(unsigned, y.term)))
+
+
+@reads("shift_right_arithmetic")
+def shift_right_arithmetic(out: Out, x: View, y: View, **_: Any) -> Term:
+    """Of unsigned integers the highest bit is taken for a sign too."""
+    signed = out.dtype.removeprefix("u")
+    return cast(out.dtype, scalar("shift_right_arithmetic", cast(signed, x.term), cast(signed, y.term)))
 
 
 @reads("round")
