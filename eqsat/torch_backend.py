@@ -8,7 +8,9 @@ overlap otherwise than those of the first runs as torch would run it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,18 +20,21 @@ from torch._dynamo.backends.common import aot_autograd
 
 from eqsat.frontends.torch import Unsupported
 from eqsat.frontends.torch.export import decompositions
-from eqsat.frontends.torch.interpreter import Interpreter, missing
+from eqsat.frontends.torch.interpreter import Interpreter, counted, op_name, without_rows
+from eqsat.frontends.torch.random import DRAWN, Draw
 from eqsat.frontends.torch.tensors import array_of, dtype_of, tensor_of
 from eqsat.graph import trace
 from eqsat.optimizer import optimize
 from eqsat.program import Program
+from eqsat.torch_parts import Run, Split, theirs
 
 
 def torch_compile(module: Any, **options: Any) -> Any:
     """A `torch.nn.Module` or function that runs by eqsat, as ``torch.compile(module, backend="eqsat", options=options)`` does.
 
     options: those of `eqsat.optimize`: target, numerics, objective, time_limit, rules. Gradients flow; their graph is
-    optimised too. Raises `Unsupported` at the first call, naming every operator that is missing.
+    optimised too. What eqsat cannot read torch runs itself, between programs, and a warning names it. Random numbers are those
+    that torch draws.
     """
     return torch.compile(module, backend=eqsat, options=options or None)
 
@@ -39,8 +44,7 @@ def eqsat(module: Any, example_inputs: Sequence[Any], options: Mapping[str, Any]
     given = dict(options or {})
 
     def compiler(graph: Any, _inputs: Sequence[Any]) -> Callable[..., Any]:
-        missing(graph, "torch.compile")
-        return Compiled(graph, given).boxed()
+        return _boxed(_run_of(graph, given))
 
     fast = aot_autograd(fw_compiler=compiler, bw_compiler=compiler, decompositions=decompositions())(module, example_inputs)
     first: list[Any] = []  # the overlaps that torch traced for: it compares neither them nor the order of writes in later calls
@@ -69,6 +73,30 @@ def overlaps(args: Sequence[Any]) -> set[tuple[int, int]]:
     }
 
 
+def _boxed(run: Run) -> Run:
+    """The form that AOTAutograd calls: it gives a list of arguments, which is emptied so that their memory can be freed."""
+
+    def boxed(args: list[Any]) -> list[Any]:
+        return run(args)
+
+    boxed._boxed_call = True  # type: ignore[attr-defined]
+    return boxed
+
+
+def _run_of(graph: Any, options: Mapping[str, Any]) -> Run:
+    """Programs of a graph; what has no row is run by torch."""
+    lacking = without_rows(graph, drawn=True)
+    if not lacking:
+        return Compiled(graph, options)
+    names = counted(Counter(op_name(n.target) for n in lacking))
+    return _split(graph, lacking, options, f"operators without a row are run by torch: {names}")
+
+
+def _split(graph: Any, nodes: Collection[Any], options: Mapping[str, Any], why: str) -> Run:
+    warnings.warn(f"torch.compile: {why}", stacklevel=2)
+    return Split(graph, theirs(graph, nodes), lambda part: Compiled(part, options))
+
+
 @dataclass(eq=False)
 class Compiled:
     """One functional graph; a program for each combination of sizes it was called with."""
@@ -76,31 +104,39 @@ class Compiled:
     graph: Any
     options: Mapping[str, Any]
     runs: dict[Any, Callable[..., list[Any]]] = field(default_factory=dict)
+    split: Run | None = None  # what runs instead, once a row has refused an operator
 
-    def boxed(self) -> Callable[[list[Any]], list[Any]]:
-        """The form that AOTAutograd calls: a list of arguments, which is emptied so that their memory can be freed."""
-
-        def run(args: list[Any]) -> list[Any]:
-            values = list(args)
-            args.clear()
-            return self(values)
-
-        run._boxed_call = True  # type: ignore[attr-defined]
-        return run
-
-    def __call__(self, args: Sequence[Any]) -> list[Any]:
-        key = tuple((a.dtype, tuple(a.shape)) if isinstance(a, torch.Tensor) else a for a in args)
-        if key not in self.runs:
-            self.runs[key] = self.specialised(args)
-        return self.runs[key](*(a for a in args if isinstance(a, torch.Tensor)))
+    def __call__(self, args: list[Any]) -> list[Any]:
+        if self.split is None:
+            key = tuple((a.dtype, tuple(a.shape)) if isinstance(a, torch.Tensor) else a for a in args)
+            try:
+                if key not in self.runs:
+                    self.runs[key] = self.specialised(args)
+            except Unsupported as error:
+                if error.node is None:
+                    raise
+                refused = next(n for n in self.graph.graph.nodes if n.name == error.node)
+                self.split = _split(self.graph, [refused], self.options, f"an operator is run by torch: {error}")
+            else:
+                tensors = [a for a in args if isinstance(a, torch.Tensor)]
+                args.clear()
+                return self.runs[key](*tensors)
+        return self.split(args)
 
     def specialised(self, args: Sequence[Any]) -> Callable[..., list[Any]]:
-        """The graph with its numbers bound and its sizes fixed, optimised."""
+        """The graph with its numbers bound and its sizes fixed, optimised; random numbers are further arguments."""
         tensors = [a for a in args if isinstance(a, torch.Tensor)]
         _check_devices(tensors)
         fixed: list[Any] = []  # for each result: None where it is an array, else (value,)
+        draws: list[Draw] = []
+
+        def drawn(draw: Draw) -> Any:
+            draws.append(draw)
+            like = draw("meta")
+            return jax.numpy.zeros(tuple(like.shape), dtype_of(like.dtype))
+
         with jax.enable_x64(True):
-            interpreter = Interpreter(self.graph, "torch.compile")
+            interpreter = Interpreter(self.graph, "torch.compile", draw=drawn)
 
             def forward(*arrays: Any) -> list[Any]:
                 flow = iter(arrays)
@@ -108,9 +144,20 @@ class Compiled:
                 fixed[:] = [None if hasattr(r, "dtype") else (r,) for r in results]
                 return [r for r in results if hasattr(r, "dtype")]
 
-            shapes = [jax.ShapeDtypeStruct(tuple(t.shape), dtype_of(t.dtype)) for t in tensors]
-            graph = trace(forward, shapes, {})
-        return _runner(optimize(graph, **self.options), fixed)
+            def forward_drawn(given: Sequence[Any], numbers: Sequence[Any]) -> list[Any]:
+                flow = iter(numbers)
+                interpreter.draw = lambda _: next(flow)
+                return forward(*given)
+
+            shapes = [_shape(t) for t in tensors]
+            if any(n.op == "call_function" and op_name(n.target) in DRAWN for n in self.graph.graph.nodes):
+                jax.eval_shape(forward, *shapes)
+            graph = trace(forward_drawn, (shapes, [_shape(d("meta")) for d in draws]), {})
+        return _runner(optimize(graph, **self.options), fixed, draws)
+
+
+def _shape(tensor: torch.Tensor) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(tuple(tensor.shape), dtype_of(tensor.dtype))
 
 
 def _check_devices(tensors: Sequence[torch.Tensor]) -> None:
@@ -121,12 +168,12 @@ def _check_devices(tensors: Sequence[torch.Tensor]) -> None:
         )
 
 
-def _runner(program: Program, fixed: Sequence[tuple[Any] | None]) -> Callable[..., list[Any]]:
+def _runner(program: Program, fixed: Sequence[tuple[Any] | None], draws: Sequence[Draw]) -> Callable[..., list[Any]]:
     """The program over tensors. What it returns shares no memory with what it was given, nor with its constants."""
 
     def run(*tensors: torch.Tensor) -> list[Any]:
         with jax.enable_x64(True):
-            arrays = [array_of(t) for t in tensors]
+            arrays = [array_of(t) for t in (*tensors, *(draw() for draw in draws))]
             results = jax.block_until_ready(program.run(*arrays))  # torch may write into its tensors after this
             taken = {a.unsafe_buffer_pointer() for a in (*arrays, *map(jax.numpy.asarray, program.constants.values())) if a.size}
             made = iter([_owned(r, taken) for r in results])

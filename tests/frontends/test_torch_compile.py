@@ -120,9 +120,90 @@ def test_integers_and_strided_inputs_keep_their_values():
         torch.testing.assert_close(got, wanted)
 
 
-def test_missing_operators_are_one_clear_error():
-    with pytest.raises(Exception, match=r"operators of the table required, got 1 without a row: _linalg_svd.default \(1\)"):
-        compiled(torch.linalg.svdvals)(torch.ones(3, 3))
+def test_operators_without_a_row_are_run_by_torch_and_named():
+    def solved(x: Any) -> Any:
+        return torch.linalg.matrix_exp(x @ x).sin().sum() + torch.linalg.svdvals(x)[0]
+
+    x = torch.randn(3, 3, requires_grad=True)
+    with pytest.warns(UserWarning, match=r"without a row are run by torch: _linalg_svd.default \(1\), linalg_matrix_exp"):
+        got = compiled(solved)(x)
+    torch.testing.assert_close(got, solved(x))
+    torch.testing.assert_close(torch.autograd.grad(got, x), torch.autograd.grad(solved(x), x), rtol=1e-4, atol=1e-5)
+
+
+def test_an_operator_that_a_row_refuses_is_run_by_torch():
+    def put(x: Any, mask: Any, values: Any) -> Any:
+        return (2 * x).index_put((mask,), values + 1).cos()
+
+    x, values = torch.arange(4.0) - 1, torch.tensor([5.0, 6.0])
+    with pytest.warns(UserWarning, match="run by torch.*got a mask, whose result has as many rows"):
+        got = compiled(put)(x, x > 0, values)
+    torch.testing.assert_close(got, put(x, x > 0, values))
+
+
+def test_what_lies_in_memory_otherwise_than_a_program_leaves_it_is_refused():
+    with pytest.raises(Exception, match=r"contiguous tensor required, .* call .contiguous\(\) first"):
+        compiled(lambda x: x.T.as_strided((2, 2), (1, 2)) + x.sum())(torch.randn(4, 5))
+
+
+def test_branches_whose_operators_lack_a_row_are_run_by_torch():
+    def chosen(x: Any) -> Any:
+        return torch.cond(x.sum() > 0, torch.linalg.matrix_exp, torch.cos, (x,)) + 1
+
+    for x in (torch.ones(2, 2), -torch.ones(2, 2)):
+        torch.testing.assert_close(compiled(chosen)(x), chosen(x))
+
+
+def test_random_numbers_are_those_that_torch_draws_in_its_order():
+    def noisy(x: Any) -> Any:
+        kept = torch.nn.functional.dropout(x, 0.3) + torch.rand_like(x)
+        drawn = torch.bernoulli(kept.sigmoid()) + torch.randn(4)
+        return (
+            drawn,
+            torch.multinomial(x.softmax(-1), 2),
+            torch.empty(3).exponential_(),
+            torch.randperm(5),
+            torch.randint(9, (2,)),
+        )
+
+    fast, x = compiled(noisy), torch.randn(3, 4)
+    for seed in range(2):
+        torch.manual_seed(seed)
+        got = fast(x)
+        torch.manual_seed(seed)
+        torch.testing.assert_close(got, noisy(x))
+
+
+def test_training_with_dropout_takes_the_steps_of_eager():
+    def losses(run: Any, module: Any) -> list[float]:
+        torch.manual_seed(3)
+        optimizer, found = torch.optim.SGD(module.parameters(), 0.5), []
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(run(x), target, ignore_index=1, label_smoothing=0.1)
+            loss.backward()
+            optimizer.step()
+            found.append(loss.item())
+        return found
+
+    def model() -> Any:
+        torch.manual_seed(1)
+        return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Dropout(0.4), torch.nn.Linear(8, 3))
+
+    x, target = torch.randn(16, 4), torch.randint(0, 3, (16,))
+    plain, fast = model(), model()
+    wanted, got = losses(plain, plain), losses(compiled(fast), fast)
+    assert wanted[2] < wanted[0] and got == pytest.approx(wanted, rel=1e-4)
+    torch.testing.assert_close(fast.state_dict(), plain.state_dict(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_decomposition_that_writes_in_place_is_not_taken():
+    def traces(x: Any) -> Any:
+        return torch.einsum("bii->b", x).square().sum()
+
+    x = torch.randn(2, 3, 3, requires_grad=True)
+    (got,), (wanted,) = (torch.autograd.grad(f(x), x) for f in (compiled(traces), traces))
+    torch.testing.assert_close(got, wanted)
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ from eqsat.frontends.torch import (  # noqa: F401  (each fills the table)
     contractions,
     creation,
     elementwise,
+    fourier,
     indexing,
     normalization,
     pooling,

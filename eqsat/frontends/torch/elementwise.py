@@ -58,6 +58,26 @@ def round_decimals(x: Array, decimals: int = 0) -> Array:
     return jnp.round(x * unit) / unit if decimals >= 0 else jnp.round(x / unit) * unit
 
 
+@op("_conj", "_conj_physical")
+def conj(node: Node, self: Array) -> Array:
+    return jnp.conj(self)
+
+
+@op("complex")
+def complex_(node: Node, real: Array, imag: Array) -> Array:
+    return lax.complex(*jnp.broadcast_arrays(real, imag))
+
+
+@op("polar")
+def polar(node: Node, abs: Array, angle: Array) -> Array:
+    return complex_(node, abs * jnp.cos(angle), abs * jnp.sin(angle))
+
+
+@op("signbit")
+def signbit(node: Node, self: Array) -> Array:
+    return jnp.signbit(self) if jnp.issubdtype(self.dtype, jnp.floating) else self < 0
+
+
 @op("relu")
 def relu(node: Node, self: Array) -> Array:
     return jnp.maximum(self, np.asarray(0, self.dtype))
@@ -163,12 +183,18 @@ _BINARY: dict[tuple[str, ...], Callable[..., Array]] = {
     ("fmax",): jnp.fmax,
     ("fmin",): jnp.fmin,
     ("hypot",): jnp.hypot,
+    ("prims.gcd.default",): jnp.gcd,
     ("fmod.Tensor", "fmod.Scalar"): lambda x, y: lax.rem(*jnp.broadcast_arrays(x, y)),
     ("bitwise_and.Tensor", "bitwise_and.Scalar"): jnp.bitwise_and,
     ("bitwise_or.Tensor", "bitwise_or.Scalar"): jnp.bitwise_or,
     ("bitwise_xor.Tensor", "bitwise_xor.Scalar"): jnp.bitwise_xor,
-    ("bitwise_left_shift.Tensor", "bitwise_left_shift.Tensor_Scalar"): jnp.left_shift,
-    ("bitwise_right_shift.Tensor", "bitwise_right_shift.Tensor_Scalar"): jnp.right_shift,
+    ("bitwise_left_shift.Tensor", "bitwise_left_shift.Tensor_Scalar", "__lshift__.Scalar", "__lshift__.Tensor"): jnp.left_shift,
+    (
+        "bitwise_right_shift.Tensor",
+        "bitwise_right_shift.Tensor_Scalar",
+        "__rshift__.Scalar",
+        "__rshift__.Tensor",
+    ): jnp.right_shift,
 }
 for _names, _function in _BINARY.items():
     op(*_names)(_binary(_function))
@@ -198,6 +224,12 @@ def _floor_divide(x: Array, y: Array) -> Array:
     if jnp.issubdtype(x.dtype, jnp.integer):
         return jnp.floor_divide(x, y)
     return jnp.where(y == 0, x / y, jnp.floor_divide(x, y))
+
+
+@op("prims.div.default")
+def prims_div(node: Node, self: Array, other: Array) -> Array:
+    """Of integers it is truncated."""
+    return _binary(_truncated if jnp.issubdtype(node.dtype, jnp.integer) else jnp.divide)(node, self, other)
 
 
 @op("floor_divide", "floor_divide.Scalar")
@@ -275,7 +307,7 @@ def clamp_max(node: Node, self: Array, max: Any) -> Array:
 
 
 @op(
-    "alias", "clone", "detach", "lift_fresh_copy", "lift_fresh", "contiguous", "_assert_tensor_metadata", "_conj_physical",
+    "alias", "clone", "detach", "lift_fresh_copy", "lift_fresh", "contiguous", "_assert_tensor_metadata", 
     "resolve_conj", "resolve_neg", "detach_copy",
 )  # fmt: skip
 def same(node: Node, self: Array, *_: Any, **__: Any) -> Array:

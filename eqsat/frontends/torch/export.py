@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from eqsat import names
 from eqsat.frontends.torch.interpreter import op_name
+from eqsat.frontends.torch.random import DECOMPOSED, KEPT
 from eqsat.frontends.torch.table import TABLE, TorchError, Unsupported
 from eqsat.frontends.torch.tensors import array_of
 
@@ -24,9 +25,9 @@ WRITES = {OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION, OutputKind.
 
 
 def decompositions() -> dict[Any, Any]:
-    """How torch decomposes operators that have no row."""
-    known = {**torch._decomp.decomposition_table, **torch.export.default_decompositions()}
-    return {target: rule for target, rule in known.items() if op_name(target) not in TABLE}
+    """How torch decomposes operators that have no row, into what is equal and draws the same random numbers."""
+    known = {**torch._decomp.decomposition_table, **torch.export.default_decompositions(), **DECOMPOSED}
+    return {target: rule for target, rule in known.items() if op_name(target) not in TABLE.keys() | KEPT}
 
 
 @dataclass(frozen=True, eq=False)

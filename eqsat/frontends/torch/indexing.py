@@ -77,7 +77,7 @@ def gather(node: Node, self: Array, dim: int, index: Array, *, sparse_grad: bool
         return jnp.broadcast_to(self, index.shape) if self.ndim == 0 else jnp.zeros(index.shape, self.dtype)
     axis = axis_of(dim, self.ndim)
     index = jnp.reshape(index, (1,) * (self.ndim - index.ndim) + index.shape)
-    return self.at[_grid(index.shape, axis, counted(index, self.shape[axis]))].get(mode="clip")
+    return jnp.asarray(self).at[_grid(index.shape, axis, counted(index, self.shape[axis]))].get(mode="clip")
 
 
 def _written(x: Array, dim: int, index: Array, values: Any, method: str) -> Array:
@@ -90,7 +90,7 @@ def _written(x: Array, dim: int, index: Array, values: Any, method: str) -> Arra
     if not is_number(values):
         values = jnp.reshape(values, (1,) * (x.ndim - values.ndim) + values.shape)
         values = values[tuple(slice(0, n) for n in index.shape)]
-    places = x.at[_grid(index.shape, axis, counted(index, x.shape[axis]))]
+    places = jnp.asarray(x).at[_grid(index.shape, axis, counted(index, x.shape[axis]))]
     return getattr(places, method)(cast(values, x.dtype), mode="drop")
 
 

@@ -12,6 +12,7 @@ from jax import lax
 
 from eqsat.frontends.errors import fitting
 from eqsat.frontends.torch import frames
+from eqsat.frontends.torch.random import DRAWN, Draw, draw_of
 from eqsat.frontends.torch.table import TABLE, Array, Node, TorchError, Unsupported, is_number
 from eqsat.frontends.torch.tensors import array_of, dtype_of
 
@@ -20,7 +21,10 @@ IGNORED_NAMES = {"device", "layout", "memory_format", "pin_memory", "non_blockin
 RANDOM = {
     "native_dropout", "dropout", "bernoulli", "rand", "randn", "rand_like", "randn_like", "randint", "randperm", "multinomial",
 }  # fmt: skip
-STRIDED = {"as_strided.default", "as_strided_copy.default", "sym_stride.int"}
+STRIDED = {
+    "as_strided.default", "as_strided_copy.default", "as_strided_scatter.default", "prims.as_strided_scatter.default",
+    "sym_stride.int",
+}  # fmt: skip
 
 
 def op_name(target: Any) -> str:
@@ -30,18 +34,27 @@ def op_name(target: Any) -> str:
 
 def missing(module: Any, subject: str) -> None:
     """Raise one error for every operator without a row, in all graphs."""
-    found = Counter(
-        op_name(node.target)
+    found = Counter(op_name(node.target) for node in without_rows(module))
+    if not found:
+        return
+    listed = counted(found)
+    remedy = "; random numbers are torch's own: module.eval() turns dropout off" if _is_random(found) else ""
+    raise Unsupported(f"{subject}: operators of the table required, got {len(found)} without a row: {listed}{remedy}")
+
+
+def counted(found: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} ({count})" for name, count in sorted(found.items()))
+
+
+def without_rows(module: Any, drawn: bool = False) -> list[Any]:
+    """The nodes, in all graphs of a module, whose operators have no row; `drawn`: random numbers come from without."""
+    return [
+        node
         for part in module.modules()
         if isinstance(part, torch.fx.GraphModule)
         for node in part.graph.nodes
-        if node.op == "call_function" and _lacks_row(node.target)
-    )
-    if not found:
-        return
-    listed = ", ".join(f"{name} ({count})" for name, count in sorted(found.items()))
-    remedy = "; random numbers are torch's own: module.eval() turns dropout off" if _is_random(found) else ""
-    raise Unsupported(f"{subject}: operators of the table required, got {len(found)} without a row: {listed}{remedy}")
+        if node.op == "call_function" and _lacks_row(node.target) and not (drawn and op_name(node.target) in DRAWN)
+    ]
 
 
 def _is_random(names: Mapping[str, int]) -> bool:
@@ -55,10 +68,12 @@ def _lacks_row(target: Any) -> bool:
 
 
 class Interpreter:
-    """Evaluates the graphs of one module. `constants` are arrays for its tensors, by name."""
+    """Evaluates the graphs of one module. `constants` are arrays for its tensors, by name; `draw` gives random numbers."""
 
-    def __init__(self, module: Any, subject: str, constants: Mapping[str, Array] | None = None) -> None:
-        self.module, self.subject = module, subject
+    def __init__(
+        self, module: Any, subject: str, constants: Mapping[str, Array] | None = None, draw: Callable[[Draw], Array] | None = None
+    ) -> None:
+        self.module, self.subject, self.draw = module, subject, draw
         self.constants = dict(constants or {})
 
     def run(self, values: Sequence[Any], module: Any = None) -> list[Any]:
@@ -75,7 +90,11 @@ class Interpreter:
                 results = torch.fx.node.map_arg(node.args[0], known.__getitem__)
                 return list(results) if isinstance(results, tuple | list) else [results]
             elif node.op == "call_function":
-                known[node] = self.apply(node, known)
+                try:
+                    known[node] = self.apply(node, known)
+                except Unsupported as error:
+                    error.node = node.name  # the outermost one is set last
+                    raise
             else:
                 raise Unsupported(f"{self.subject}: calls of functions required, got {node.op} {node.target!r}")
         raise TorchError(f"{self.subject}: a graph with outputs required, got none")
@@ -97,6 +116,8 @@ class Interpreter:
             return BODIES[node.target.name()](self, *args)
         if not isinstance(node.target, torch._ops.OpOverload):
             return node.target(*args, **kwargs)  # of a tuple or of sizes
+        if self.draw is not None and op_name(node.target) in DRAWN:
+            return self.draw(draw_of(node, args, kwargs))
         source = frames.source_of(node)
         described = self.described(node)
         where = f" at {source}" if source else ""

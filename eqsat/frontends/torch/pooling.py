@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import jax
@@ -93,16 +94,21 @@ def _taken(x: Array, w: Windows, fill: Any) -> Array:
     return library.stack(parts, axis=-1)
 
 
-@op("max_pool2d_with_indices_backward")
+@op("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward")
 def max_pool_backward(
     node: Node, grad_output: Array, self: Array, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool,
     indices: Array,
 ) -> Array:  # fmt: skip
     """Each window's gradient goes to the place of its maximum."""
-    shape, flat = self.shape, (*self.shape[:-2], -1)
-    places, grads = jnp.reshape(indices, flat), jnp.reshape(grad_output, flat)
+    return _at_places(self.shape, grad_output, indices, 2 if "2d" in node.op else 3)
+
+
+def _at_places(shape: Sequence[int], grad: Array, indices: Array, count: int) -> Array:
+    """Zeros of a shape to which each element is added at its place among those of the last axes."""
+    lead = shape[:-count]
+    places, grads = (jnp.reshape(v, (*lead, prod(grad.shape[-count:]))) for v in (indices, grad))
     own = np.indices(places.shape, sparse=True)[:-1]
-    zeros = jnp.zeros((*shape[:-2], shape[-2] * shape[-1]), grads.dtype)
+    zeros = jnp.zeros((*lead, prod(shape[-count:])), grads.dtype)
     return jnp.reshape(zeros.at[(*(o.astype(np.int32) for o in own), places)].add(grads, mode="drop"), shape)
 
 
@@ -136,12 +142,12 @@ def _counts(sizes: Sequence[int], w: Windows, padding: Sequence[int], with_paddi
     return result
 
 
-@op("avg_pool2d_backward")
+@op("avg_pool2d_backward", "avg_pool3d_backward")
 def avg_pool_backward(
     node: Node, grad_output: Array, self: Array, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool,
     count_include_pad: bool, divisor_override: int | None,
 ) -> Array:  # fmt: skip
-    forward = Node("avg_pool2d.default", node.name, (opmath(node.dtype),), (None,))
+    forward = Node(node.op.replace("_backward", ""), node.name, (opmath(node.dtype),), (None,))
     zero = jnp.zeros(self.shape, opmath(node.dtype))
     y, back = jax.vjp(
         lambda x: avg_pool(forward, x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override), zero
@@ -169,8 +175,8 @@ def _adaptive(x: Array, targets: Sequence[int]) -> Array:
     return x
 
 
-@op("_adaptive_avg_pool2d_backward")
+@op("_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward")
 def adaptive_avg_pool_backward(node: Node, grad_output: Array, self: Array) -> Array:
     zero = jnp.zeros(self.shape, opmath(node.dtype))
-    y, back = jax.vjp(lambda x: _adaptive(x, grad_output.shape[-2:]), zero)
+    y, back = jax.vjp(lambda x: _adaptive(x, grad_output.shape[-2 if "2d" in node.op else -3 :]), zero)
     return cast(back(cast(grad_output, y.dtype))[0], node.dtype)

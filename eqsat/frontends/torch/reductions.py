@@ -150,6 +150,18 @@ def logcumsumexp(node: Node, self: Array, dim: int) -> Array:
     return cast(lax.cumlogsumexp(x, axis_of(dim, x.ndim)) if x.ndim else x, node.dtype)
 
 
+@op("cummax", "cummin")
+def running_extreme(node: Node, self: Array, dim: int) -> tuple[Array, Array]:
+    """And the place of each: the last, of several and of not-a-number, which is the extreme from there on."""
+    if self.ndim == 0:
+        return self, cast(0, node.dtypes[1])
+    axis = axis_of(dim, self.ndim)
+    values = (lax.cummax if "max" in node.op else lax.cummin)(self, axis)
+    places = lax.broadcasted_iota(np.int32, self.shape, axis)
+    met = (self == values) | ((self != self) & (values != values))
+    return values, cast(lax.cummax(jnp.where(met, places, 0), axis), node.dtypes[1])
+
+
 # --- order ------------------------------------------------------------------------------------------------------
 
 

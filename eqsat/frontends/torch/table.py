@@ -23,6 +23,8 @@ class TorchError(ValueError):
 class Unsupported(TorchError):
     """A module that is valid but uses what this importer lacks."""
 
+    node: str | None = None  # the node of the graph that uses it, where there is one
+
 
 @dataclass(frozen=True, eq=False)
 class Node:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from eqsat.frontends.torch.table import Array, Node, axes_of, axis_of, cast, op
+from eqsat.frontends.torch.table import Array, Node, TorchError, axes_of, axis_of, cast, op
 
 
 @op("view", "_unsafe_view", "reshape", "view_copy")
@@ -30,6 +30,16 @@ def view_dtype(node: Node, self: Array, dtype: Any) -> Array:
     if jnp.dtype(node.dtype).itemsize != jnp.dtype(self.dtype).itemsize:
         raise node.error(f"a dtype of {jnp.dtype(self.dtype).itemsize} bytes required, got {node.dtype}")
     return lax.bitcast_convert_type(self, node.dtype)
+
+
+@op("view_as_real", "view_as_real_copy")
+def view_as_real(node: Node, self: Array) -> Array:
+    return jnp.stack([jnp.real(self), jnp.imag(self)], -1)
+
+
+@op("view_as_complex", "view_as_complex_copy")
+def view_as_complex(node: Node, self: Array) -> Array:
+    return lax.complex(self[..., 0], self[..., 1])
 
 
 @op("expand", "expand_copy")
@@ -135,15 +145,34 @@ def diagonal(node: Node, self: Array, offset: int = 0, dim1: int = 0, dim2: int 
 
 @op("as_strided", "as_strided_copy")
 def as_strided(node: Node, self: Array, size: Sequence[int], stride: Sequence[int], storage_offset: Any = None) -> Array:
+    return jnp.take(jnp.reshape(self, (-1,)), _memory(node, self, size, stride, storage_offset), mode="clip")
+
+
+@op("as_strided_scatter", "prims.as_strided_scatter.default")
+def as_strided_scatter(
+    node: Node, self: Array, src: Array, size: Sequence[int], stride: Sequence[int], storage_offset: Any = None
+) -> Array:  # fmt: skip
+    places = _memory(node, self, size, stride, storage_offset)
+    return jnp.reshape(jnp.reshape(self, (-1,)).at[places].set(cast(src, self.dtype), mode="drop"), self.shape)
+
+
+def _memory(node: Node, x: Array, size: Sequence[int], stride: Sequence[int], storage_offset: Any) -> np.ndarray:
     """Places in memory, which are places in the flat tensor where that lies in the order of its indices."""
-    if not node.contiguous:
-        raise node.error("a contiguous tensor required, got one that lies in memory in another order; call .contiguous() first")
+    _plain(node)
     places = np.full(tuple(size), storage_offset or 0, np.int64)
     for axis, (n, step) in enumerate(zip(size, stride, strict=True)):
         places += np.arange(n).reshape([-1 if a == axis else 1 for a in range(len(size))]) * step
-    if places.size and places.max() >= self.size:
-        raise node.error(f"places inside the tensor's {self.size} elements required, got {int(places.max())}")
-    return jnp.take(jnp.reshape(self, (-1,)), places.astype(np.int32), mode="clip")
+    if places.size and places.max() >= x.size:
+        raise node.error(f"places inside the tensor's {x.size} elements required, got {int(places.max())}", TorchError)
+    return places.astype(np.int32)
+
+
+def _plain(node: Node) -> None:
+    """Not even torch could run it on what a program makes, which is contiguous."""
+    if not node.contiguous:
+        raise node.error(
+            "a contiguous tensor required, got one that lies in memory in another order; call .contiguous() first", TorchError
+        )
 
 
 # --- a part replaced --------------------------------------------------------------------------------------------
@@ -162,6 +191,14 @@ def slice_scatter(
     axis = axis_of(dim, self.ndim)
     first, last = _range(self.shape[axis], start, end)
     return _replaced(self, src, axis, first, step) if first < last else self
+
+
+@op("diagonal_scatter")
+def diagonal_scatter(node: Node, self: Array, src: Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Array:
+    first, second = axis_of(dim1, self.ndim), axis_of(dim2, self.ndim)
+    n = np.arange(src.shape[-1])
+    rows = jnp.moveaxis(self, (first, second), (-2, -1)).at[..., n + max(-offset, 0), n + max(offset, 0)].set(src)
+    return jnp.moveaxis(rows, (-2, -1), (first, second))
 
 
 def _replaced(x: Array, part: Array, axis: int, first: int, step: int) -> Array:
@@ -226,8 +263,7 @@ def sym_numel(node: Node, self: Array) -> int:
 
 @op("sym_stride.int")
 def sym_stride(node: Node, self: Array, dim: int) -> int:
-    if not node.contiguous:
-        raise node.error("a contiguous tensor required, got one that lies in memory in another order; call .contiguous() first")
+    _plain(node)
     return prod(self.shape[axis_of(dim, self.ndim) + 1 :])
 
 
