@@ -69,7 +69,7 @@ def demand(work: Work) -> Demand:
         tuple(sorted((unit, mask(scope), passes, n) for (scope, unit, passes), n in work.work.items())),
         tuple(sorted((mask(r.scope), r.passes, r.element_nbytes) for r in work.reads)),
         tuple(sorted(_product(c, mask) for c in work.contractions)),
-        tuple(sorted((at(axis), share, at(work.groups.get(axis, axis))) for axis, share in work.visited.items())),
+        tuple(sorted((at(axis), share, tuple(map(at, work.cut(axis)))) for axis, share in work.visited.items())),
         work.nbytes,
         sum(o.written_nbytes for o in work.kernel.outputs),
         tuple(sorted(accumulators)),

@@ -160,7 +160,7 @@ class _Machine:
     def loop(self, loop: Loop, values: dict[Value, Array]) -> None:
         states = [values[c.init] for c in loop.carries]
         outside = self.offsets[loop.axis]
-        visited = range(*self.visited(loop) if loop.live is None or values[loop.live] else (0,))
+        visited = range(*self.visited(loop, values))
         for number in reversed(visited) if loop.backward else visited:
             self.offsets[loop.axis] = number * self.tiles[loop.axis].tile
             inside = dict(values)
@@ -172,14 +172,18 @@ class _Machine:
         for carry, state in zip(loop.carries, states, strict=True):
             self.bind(values, carry.final, state)
 
-    def visited(self, loop: Loop) -> tuple[int, int]:
+    def visited(self, loop: Loop, values: Mapping[Value, Array]) -> tuple[int, int]:
         """Numbers of the first tile of a loop and of the one behind the last."""
         t = self.tiles[loop.axis]
         low, high = (
             None if b is None else b.substitute({a: Index.of(self.offsets[a]) for a in b.axes}) for b in (loop.low, loop.high)
         )
-        first = 0 if low is None else max(low.constant, 0) // t.tile
-        return first, t.count if high is None else min(t.count, -(-high.constant // t.tile))
+        start, end = (None if v is None else int(values[v]) for v in (loop.start, loop.end))
+        if not 0 <= (start or 0) <= t.axis.extent or not 0 <= (end or 0) <= t.axis.extent:
+            raise ValueError(f"loop over {t.axis}: bounds within 0..{t.axis.extent}, got {start}..{end}; clamp them")
+        first = max(0 if low is None else low.constant, start or 0)
+        last = min(b for b in (t.axis.extent, None if high is None else high.constant, end) if b is not None)
+        return first // t.tile, -(-last // t.tile)
 
     def store(self, store: Store, values: dict[Value, Array]) -> None:
         operands = tuple(self.spread(values[v], v.axes, store.axes) for v in store.operands)

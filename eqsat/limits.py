@@ -3,7 +3,8 @@
 A mask that compares positions, as causal attention and sliding windows have, hides whole tiles. What is left out is exactly
 what changes no fold: a score of -inf in a maximum, a 0 in a sum. Where a kernel is not `exact`, so is a product with a masked
 weight of 0, which could only add the NaN of a NaN or an infinity that it weighs; an online sum always is. Nothing here knows
-attention: the limits follow from the comparison.
+attention: the limits follow from the comparison. What positions are compared with may be loaded, as lengths of sequences or the
+rows of a group are; a product of two factors that one mask makes 0 is 0, so an `exact` kernel need not visit it either.
 
 A mask that gives each group a range of rows, whose ends are loaded, hides what a product does for the rows of a tile of other
 groups. It does not vary along the summed axis, so a loop over that axis asks once whether it has anything to add.
@@ -13,9 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
+from typing import Any
+
+import numpy as np
 
 from eqsat.index import Axis, Index
-from eqsat.notation import Term, const_value
+from eqsat.notation import Term, cast, const, const_value, scalar
 from eqsat.scalars import REDUCTIONS, is_integer
 
 COMPARISONS = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
@@ -23,25 +29,35 @@ COMPARISONS = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne":
 
 @dataclass(frozen=True)
 class Limits:
-    """Only positions r with low <= r < high matter, for each of the bounds, which are indices over other axes."""
+    """Only positions r with low <= r < high and start <= r < end matter, for each of the bounds.
+
+    `low` and `high` are indices over other axes; `start` and `end` are terms of loaded integers, of int32 and within the axis.
+    """
 
     low: tuple[Index, ...] = ()
     high: tuple[Index, ...] = ()
+    start: tuple[Term, ...] = ()
+    end: tuple[Term, ...] = ()
 
     def __add__(self, other: Limits) -> Limits:
-        return Limits(tuple(dict.fromkeys(self.low + other.low)), tuple(dict.fromkeys(self.high + other.high)))
+        return Limits(*(tuple(dict.fromkeys(a + b)) for a, b in zip(self.all, other.all, strict=True)))
+
+    def __and__(self, other: Limits) -> Limits:
+        """Those that both have."""
+        return Limits(*(tuple(bound for bound in a if bound in b) for a, b in zip(self.all, other.all, strict=True)))
+
+    @property
+    def all(self) -> tuple[tuple[Any, ...], ...]:
+        return self.low, self.high, self.start, self.end
 
     def within(self, axes: frozenset[Axis]) -> Limits:
         """Those that depend on these axes and no others."""
-        return Limits(tuple(b for b in self.low if b.axes <= axes), tuple(b for b in self.high if b.axes <= axes))
+        return Limits(*(tuple(bound for bound in bounds if bound.axes <= axes) for bounds in self.all))
 
 
 def limits_of(reductions: Iterable[Term], exact: bool = True) -> Limits:
     """The limits that all of these reductions over one axis have; `exact` as in `Kernel`."""
-    found = [_of_reduction(t, exact) for t in reductions]
-    first, *rest = found
-    low = (b for b in first.low if all(b in other.low for other in rest))
-    return Limits(tuple(low), tuple(b for b in first.high if all(b in other.high for other in rest)))
+    return reduce(and_, (_of_reduction(t, exact) for t in reductions))
 
 
 def _of_reduction(t: Term, exact: bool) -> Limits:
@@ -108,25 +124,30 @@ def _conjuncts(predicate: Term) -> Iterator[Term]:
         yield predicate
 
 
-def _hidden(term: Term, axis: Axis, name: str) -> Limits:
-    """Where a term is not the identity of a reduction, as far as the masks around it say."""
+def _hidden(term: Term, axis: Axis, name: str, casts: tuple[str, ...] = ()) -> Limits:
+    """Where a term, converted to the dtypes of `casts`, is not the identity of a reduction, as far as the masks around it say."""
     if term.head == "cast":
-        return _hidden(term.args[0], axis, name)
+        return _hidden(term.args[0], axis, name, (term.dtype, *casts))
+    if term.head == "mul" and name == "sum":  # where one factor alone is 0, the other may be no number
+        return _hidden(term.args[0], axis, name) & _hidden(term.args[1], axis, name)
     if term.head != "where":
         return Limits()
     predicate, then, otherwise = term.args
-    if is_identity(otherwise, name):
-        return positions_where(predicate, axis, True) + _hidden(then, axis, name)
-    if is_identity(then, name):
-        return positions_where(predicate, axis, False) + _hidden(otherwise, axis, name)
+    if is_identity(otherwise, name, casts):
+        return positions_where(predicate, axis, True) + _hidden(then, axis, name, casts)
+    if is_identity(then, name, casts):
+        return positions_where(predicate, axis, False) + _hidden(otherwise, axis, name, casts)
     return Limits()
 
 
-def is_identity(term: Term, name: str) -> bool:
+def is_identity(term: Term, name: str, casts: tuple[str, ...] = ()) -> bool:
+    """True for a literal that, converted to the dtypes of `casts` one after the other, is the identity of a reduction."""
     if term.head != "const":
         return False
-    value = const_value(term)
-    return value == value if name == "a number" else value == REDUCTIONS[name].identity(term.dtype)
+    value, dtype = const_value(term), term.dtype
+    for narrow in casts:
+        value, dtype = np.asarray(value, dtype).astype(narrow).item(), narrow
+    return value == value if name == "a number" else value == REDUCTIONS[name].identity(dtype)
 
 
 def positions_where(predicate: Term, axis: Axis, holds: bool) -> Limits:
@@ -137,10 +158,11 @@ def positions_where(predicate: Term, axis: Axis, holds: bool) -> Limits:
         return positions_where(predicate.args[0], axis, holds) + positions_where(predicate.args[1], axis, holds)
     if predicate.head not in COMPARISONS:
         return Limits()
+    comparison = predicate.head if holds else COMPARISONS[predicate.head]
     a, b = map(_affine, predicate.args)
     if a is None or b is None:
-        return Limits()
-    match predicate.head if holds else COMPARISONS[predicate.head]:
+        return _loaded(comparison, predicate.args[0], predicate.args[1], axis)
+    match comparison:
         case "ge":
             return _positive(a - b, axis)
         case "gt":
@@ -152,6 +174,24 @@ def positions_where(predicate: Term, axis: Axis, holds: bool) -> Limits:
         case "eq":
             return _positive(a - b, axis) + _positive(b - a, axis)
     return Limits()
+
+
+def _loaded(comparison: str, a: Term, b: Term, axis: Axis) -> Limits:
+    """The limits of r from its comparison with a loaded integer that is the same all along the axis."""
+    here = Index.of(axis)
+    if b.head == "pos" and b.data == here:
+        a, b, comparison = b, a, {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}.get(comparison, comparison)
+    if a.head != "pos" or a.data != here or not b.tensors or axis in b.axes:
+        return Limits()
+    if b.dtype not in ("int32", "int64") or axis.extent >= 2**31:  # positions in fewer bits begin anew
+        return Limits()
+    behind = 1 if comparison in ("gt", "le") else 0
+    low, high, step = (const(n, b.dtype) for n in (-behind, axis.extent - behind, behind))
+    bound = scalar("min", scalar("max", b, low), high)
+    bound = cast("int32", scalar("add", bound, step) if behind else bound)
+    if comparison in ("ge", "gt"):
+        return Limits(start=(bound,))
+    return Limits(end=(bound,)) if comparison in ("lt", "le") else Limits()
 
 
 def _positive(index: Index, axis: Axis) -> Limits:
@@ -166,7 +206,15 @@ def _positive(index: Index, axis: Axis) -> Limits:
 
 
 def _affine(term: Term) -> Index | None:
-    """An integer term as an index expression."""
+    """An integer term as an index expression; one whose dtype holds all of its values, or they would begin anew."""
+    index = _computed(term)
+    if index is None or not is_integer(term.dtype):
+        return None
+    (low, high), info = index.range, np.iinfo(term.dtype)
+    return index if info.min <= low and high <= info.max else None
+
+
+def _computed(term: Term) -> Index | None:
     match term.head:
         case "pos":
             return term.data if not term.data.slots else None

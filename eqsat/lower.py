@@ -302,8 +302,8 @@ class _Lowering(ScanLowering):
             self._begin(t, inside)
         carries = [self._carry_reduce(t, inside) if t.head == "reduce" else self._carry_online(t, inside) for t in part.terms]
         bounds = (None, None) if inside.carries else self.tiling.stepped(axis, part.low, part.high)
-        live = None if inside.carries else self._live(part.terms, scope)
-        loop = Loop(axis, (*carries, *inside.carries), tuple(inside.body), *bounds, bool(inside.backward), live)
+        ends = (None, None) if inside.carries else self._ends(part.terms, axis, scope)
+        loop = Loop(axis, (*carries, *inside.carries), tuple(inside.body), *bounds, bool(inside.backward), *ends)
         scope.body.append(loop)
         if scope.parent is None:  # or what the next loop takes out of all of them could have one of these names
             self.names.taken -= {v.name for v in loop.inner}
@@ -315,15 +315,28 @@ class _Lowering(ScanLowering):
         high = (self.tiling.extreme(scope.open, b, 1) for b in limits.high)
         return next((b for b in low if b is not None), None), next((b for b in high if b is not None), None)
 
-    def _live(self, group: Iterable[Term], scope: Scope) -> Value | None:
-        """Whether a loop has something to add for any row of the tile, where a mask with loaded ends says so before it."""
-        tests = [t for t in ranges_of(group, self.tiling.kernel.exact) if self._available(t, scope)]
-        if not tests:
+    def _ends(self, group: tuple[Term, ...], axis: Axis, scope: Scope) -> tuple[Value | None, Value | None]:
+        """Where a loop begins and ends to have something to add for any row of the tile, as far as loaded numbers say."""
+        limits, tests = limits_of(group, self.tiling.kernel.exact), ranges_of(group, self.tiling.kernel.exact)
+        start, end = self._of_tile("min", "max", limits.start, scope), self._of_tile("max", "min", limits.end, scope)
+        live = self._of_tile("or", "and", tests, scope)
+        if live is not None:
+            most = end or self._const(scope, axis.extent, "int32")
+            end = self._compute(scope, "mul", self._cast(scope, live, "int32"), most, name="end")
+        return start, end
+
+    def _of_tile(self, fold: str, join: str, terms: Iterable[Term], scope: Scope) -> Value | None:
+        """All of the terms that have a value before a loop joined, and folded over the tile; None if there are none."""
+        known = [t for t in terms if self._available(t, scope)]
+        if not known:
             return None
-        value = self.value(reduce(partial(scalar, "and"), tests), scope)
+        joined, name = reduce(partial(scalar, join), known), {"or": "live", "min": "start", "max": "end"}[fold]
+        if fold != "or":
+            self.named.setdefault(joined, name)
+        value = self.value(joined, scope)
         for axis in value.axes:
-            out = self._new("live", "bool", (a for a in value.axes if a != axis))
-            scope.body.append(Reduce(out, "or", value, axis))
+            out = self._new(name, value.dtype, (a for a in value.axes if a != axis))
+            scope.body.append(Reduce(out, fold, value, axis))
             value = out
         return value
 

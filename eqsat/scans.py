@@ -10,11 +10,12 @@ and over the positions in a chunk: what a scan that is split over programs becom
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import inf, nan
 
 from eqsat.index import Axis, Index, Remainder
-from eqsat.limits import Limits, is_identity, positions_where
+from eqsat.limits import Limits, is_identity, limits_of, positions_where
 from eqsat.notation import Kernel, Stored, Term, Window, const, dimension_indices, rebuild, scalar, scan, substitute
 from eqsat.scalars import DTYPES
 
@@ -121,6 +122,8 @@ def scanned(kernel: Kernel) -> Kernel:
     outer = {t.bound for t in kernel.terms if t.bound is not None and t.args[0].bound is not None}  # one position after the other
     runs = ((t, r) for t in kernel.terms if (r := running(t)) is not None and r.axis not in outer)
     found = {t: r for t, r in runs if not (r.weighs and kernel.exact)}
+    for end in _ends(kernel) if found else ():
+        found.pop(end, None)
     if not found:
         return kernel
     done: dict[Term, Term] = {}
@@ -138,3 +141,11 @@ def scanned(kernel: Kernel) -> Kernel:
                 finite = scalar("lt", scalar("abs", largest), const(inf, largest.dtype))
                 done[t] = scalar("where", finite, done[t], const(nan, t.dtype))
     return replace(kernel, outputs=tuple(replace(o, term=done[o.term]) for o in kernel.outputs))
+
+
+def _ends(kernel: Kernel) -> Iterator[Term]:
+    """Folds that say where loops begin and end: one number for a tile, as it is not at the end of a scan."""
+    for t in kernel.terms:
+        if t.bound is not None:
+            limits = limits_of([t], kernel.exact)
+            yield from (u for bound in (*limits.start, *limits.end) for u in bound.walk())

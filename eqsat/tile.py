@@ -185,7 +185,8 @@ class Loop:
 
     Tiles that lie below `low`, or at `high` and above, change no carried value and are left out. Both are indices over axes
     whose tiles are given here, and mean the first position of each tile; the bounds themselves may lie outside of the axis.
-    A `backward` loop takes the last tile first, and has no bounds. Where `live`, a scalar, is false, no tile changes anything.
+    The same holds of positions below `start`, and at `end` and above, which are scalars of int32 within the axis.
+    A `backward` loop takes the last tile first, and has no bounds.
     """
 
     axis: Axis
@@ -194,7 +195,13 @@ class Loop:
     low: Index | None = None
     high: Index | None = None
     backward: bool = False
-    live: Value | None = None
+    start: Value | None = None
+    end: Value | None = None
+
+    @property
+    def ends(self) -> tuple[Value, ...]:
+        """The bounds that are values."""
+        return tuple(v for v in (self.start, self.end) if v is not None)
 
     @property
     def bounds(self) -> tuple[Index, ...]:

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 Option = tuple[int, str]  # tile, role
-# position of a reduced axis, the share of it that masks leave, and the position of the axis whose tiles their edges cut
-Visited = tuple[tuple[int, float, int], ...]
+# position of a reduced axis, the share of it that masks leave, and the positions of the axes whose tiles their edges cut
+Visited = tuple[tuple[int, float, tuple[int, ...]], ...]
 
 
 class Way(NamedTuple):
@@ -84,9 +84,10 @@ class Traversals:
         total = self.one.copy()
         for n in positions(scope):
             total *= self._padded[n]
-        for n, share, edge in visited:  # and half a tile at each of the edges of the mask
+        for n, share, cut in visited:  # and half a tile at each of the edges of the mask
             if scope >> n & 1:
-                total *= np.where(self._loop[n], np.minimum(1.0, share + self._tile[edge] / self.extents[edge]), 1.0)
+                whole = share + sum(self._tile[edge] / self.extents[edge] for edge in cut)
+                total *= np.where(self._loop[n], np.minimum(1.0, whole), 1.0)
         return total
 
     def _passes(self, scope: int, passes: int) -> np.ndarray:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from eqsat.alpha import distinct
 from eqsat.forms import as_run
 from eqsat.index import Axis, Dynamic, Index, flatten
-from eqsat.limits import limits_of, ranged, ranges_of, visited
+from eqsat.limits import Limits, limits_of, ranged, ranges_of, visited
 from eqsat.notation import Kernel, Tensor, Term, Window, rebuild, substitute
 from eqsat.online import ONLINE, spelled
 from eqsat.scalars import DTYPES, PART, PARTS, SCALARS
@@ -123,14 +123,36 @@ class Work:
 
     @cached_property
     def visited(self) -> dict[Axis, float]:
-        """The share of each reduced axis that masks leave to be visited, if loops traverse it."""
+        """The share of each reduced axis that masks leave to be visited, if loops traverse it, less the tiles that edges cut."""
+        shares = {a: visited(limits, a) for a, limits in self._limits.items()} | {a: 1 / a.extent for a in self.groups}
+        shares |= dict.fromkeys(self.ranges, 0.0)
+        return {a: share for a, share in shares.items() if share < 1.0}
+
+    @cached_property
+    def _limits(self) -> dict[Axis, Limits]:
+        """What masks leave to be visited of each reduced axis."""
         over: dict[Axis, list[Term]] = defaultdict(list)
         for t in self.kernel.terms:
             if t.bound is not None:
                 over[t.bound].append(t)
         own = frozenset(self.kernel.axes)
-        masked = {a: visited(limits_of(terms, self.kernel.exact).within(own), a) for a, terms in over.items()}
-        return {a: share for a, share in masked.items() if share < 1.0} | {a: 1 / a.extent for a in self.groups}
+        return {a: limits_of(terms, self.kernel.exact).within(own) for a, terms in over.items()}
+
+    @cached_property
+    def ranges(self) -> dict[Axis, Axis]:
+        """Reduced axes that are shared out among ranges, whose ends are sums of lengths, and the axis of the ranges.
+
+        That is one along which nothing varies that is loaded along the reduced axis. A tile of it visits the ranges in it, which
+        are taken as in `groups`.
+        """
+        found: dict[Axis, Axis] = {}
+        for axis, limits in self._limits.items():
+            starts, ends = ([b.axes for b in bounds if _is_sum(b)] for bounds in (limits.start, limits.end))
+            if starts and ends:
+                loads = (t.axes for t in self.kernel.terms if t.head == "load" and axis in t.axes)
+                if ranges := starts[0] & ends[0] - frozenset().union(*loads):
+                    found[axis] = main_axis(ranges)
+        return found
 
     @cached_property
     def groups(self) -> dict[Axis, Axis]:
@@ -147,6 +169,10 @@ class Work:
             if rows and {low for _, _, low in tests} == {True, False}:
                 found |= dict.fromkeys(low & high, main_axis(rows[0]))
         return found
+
+    def cut(self, axis: Axis) -> tuple[Axis, ...]:
+        """The axes whose tiles the edges of a mask cut that hides positions of this one: so much more is visited."""
+        return (self.groups.get(axis, axis), *([self.ranges[axis]] if axis in self.ranges else []))
 
     @cached_property
     def reads(self) -> list[Read]:
@@ -271,7 +297,8 @@ class Work:
 
     @cached_property
     def flops(self) -> int:
-        points = lambda scope: prod(a.extent for a in scope - self.groups.keys())  # noqa: E731
+        alike = lambda scope: prod(self.ranges[a].extent for a in scope & self.ranges.keys())  # noqa: E731
+        points = lambda scope: prod(a.extent for a in scope - self.groups.keys()) / alike(scope)  # noqa: E731
         total = sum(2 * points(c.scope) for c in self.contractions)
         return int(total + sum(points(scope) * n for (scope, _, _), n in self.work.items()))
 
@@ -292,6 +319,10 @@ def _neighbours(t: Term) -> tuple[Axis, ...]:
 @lru_cache(maxsize=TERMS)
 def _loaded_nbytes(t: Term) -> int:
     return element_nbytes(t.tensor, t.indices)
+
+
+def _is_sum(bound: Term) -> bool:
+    return any(u.head == "reduce" and u.data[0] == "sum" for u in bound.walk())
 
 
 def main_axis(axes: Iterable[Axis]) -> Axis:

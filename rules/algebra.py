@@ -193,6 +193,12 @@ def _folds(name: str):  # type: ignore[no-untyped-def]
 folds = [_folds(name) for name in ("add", "sub", "mul", "div")]
 
 
+@rule("exact", phase="normalise")
+def product_of_zeros(t: DType):
+    """0*0 = 0: what a mask leaves of a product, both factors of which it makes 0."""
+    return rewrite(const(0, t) * const(0, t), const(0, t))
+
+
 @rule("reassociate", gives_up="one rounding")
 def product_with_two_literals(a: Float, c: Number, d: Number):
     """(a*c)*d = a*(c*d), for literals that neither overflow nor vanish together: (a*1e30)*1e-30 is left alone."""

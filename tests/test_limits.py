@@ -16,9 +16,10 @@ import eqsat
 from eqsat.backends import pallas, triton
 from eqsat.backends.triton.interpret import run as run_in_interpreter
 from eqsat.index import Axis, Index
+from eqsat.interpret import interpret
 from eqsat.limits import limits_of
 from eqsat.lower import lower
-from eqsat.notation import Kernel, Tensor, Term, const, online, pos, reduce
+from eqsat.notation import Kernel, Tensor, Term, cast, const, online, pos, reduce
 from eqsat.tile import Compute, Loop
 from eqsat.work import Work
 
@@ -78,9 +79,71 @@ def agree_with_one_tile(kernel: Kernel, program: Any, atol: float) -> None:
 
 def run_tiles_of(kernel: Kernel, arrays: list[Any]) -> Any:
     """Without any loop: one tile of all keys."""
-    from eqsat.interpret import interpret
-
     return interpret(lower(kernel, schedule(kernel, x0=1, x1=16, r0="resident")), arrays)[0]
+
+
+LENGTHS: dict[str, tuple[str, str]] = {  # comparisons of r with a loaded number, and of that number with r
+    "first": ("lt", "gt"), "up to": ("le", "ge"), "last": ("ge", "le"), "behind": ("gt", "lt"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("name", LENGTHS)
+def test_loops_begin_and_end_where_loaded_numbers_say(name: str, turned: bool) -> None:
+    """Of two rows to a program the one with more to add says."""
+    batch, x, n = Axis("x0", 6), Tensor("x", (6, N), F32), Tensor("n", (6,), "int32")
+    sides = (i32(R), at(n, batch))
+    mask = op(LENGTHS[name][turned], *(sides[::-1] if turned else sides))
+    kernel = Kernel("sums", (stored("y", (6,), reduce("sum", R, op("where", mask, at(x, batch, R), 0.0))),))
+    lengths = {n: np.array([-9, 0, 17, 64, N, 2**31 - 1], "int32")}
+    for rows in (1, 2):
+        program = check(kernel, schedule(kernel, x0=rows, r0="loop 16"), lengths)
+        (loop,) = statements(program, Loop)
+        assert (loop.start is None, loop.end is None) == ((True, False) if name in ("first", "up to") else (False, True))
+        arrays = [lengths.get(t, random(t)) for t in program.inputs]
+        outputs, report = run_in_interpreter(triton.emit(program), arrays, program.outputs, check=True)
+        assert report is not None and report.ok
+        for result in (outputs[0], pallas.run(pallas.emit(program), arrays, interpret=True)[0]):
+            np.testing.assert_allclose(result, interpret(program, arrays)[0], rtol=1e-5, atol=1e-5)
+
+
+def test_attention_reads_no_keys_behind_a_sequence() -> None:
+    causal, lengths = MASKS["causal"][0], np.array([40, 0, 3], "int32")
+    b, n = Axis("x2", 3), Tensor("n", (3,), "int32")
+    s, v = Tensor("s", (3, M, N), F32), Tensor("v", (3, N, 16), F32)
+    scores = op("where", op("and", causal, op("lt", i32(R), at(n, b))), at(s, b, X0, R), -inf)
+    term = op("div", online(R, scores, at(v, b, R, X1), F32), online(R, scores, const(1, F32), F32))
+    kernel = Kernel("attention", (stored("y", (3, M, 16), term, [b, X0, X1]),))
+    plan = schedule(kernel, x0=16, x1=16, x2=1, r0="loop 16")
+    program = check(kernel, plan, {n: lengths})
+    arrays = [lengths if t is n else random(t) for t in program.inputs]
+    _, report = run_in_interpreter(triton.emit(program), arrays, program.outputs, check=True)
+    assert report is not None
+    (keys,) = (loaded for name, loaded in report.loaded.items() if name.startswith("v"))
+    assert keys <= 4 * 16 * 16 * (1 + 2 + 3 + 3)  # of the first sequence and of the last; none of the second
+
+
+def test_positions_in_few_bits_begin_anew() -> None:
+    x0, r = axes_of(300)[0], Axis("r0", 300)
+    narrow = [cast("int8", i32(a)) for a in (x0, r)]
+    kernel = Kernel(
+        "wrapped",
+        (stored("y", (300,), reduce("sum", r, op("where", op("ge", *narrow), at(Tensor("x", (300, 300), F32), x0, r), 0.0))),),
+    )
+    program = lower(kernel, schedule(kernel, x0=16, r0="loop 16"))
+    positions = np.arange(300).astype("int8")
+    (x,) = (random(t) for t in program.inputs)
+    np.testing.assert_allclose(
+        interpret(program, [x])[0], np.where(positions[:, None] >= positions, x, 0).sum(1), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_what_a_cast_makes_of_an_identity_need_not_be_one() -> None:
+    """The least int8 is not the least int32."""
+    x = Tensor("x", (M, N), "int8")
+    masked = op("where", MASKS["strict"][0], at(x, X0, R), -128)
+    kernel = Kernel("largest", (stored("y", (M,), reduce("max", R, cast("int32", masked))),))
+    check(kernel, schedule(kernel, x0=1, r0="loop 16"))
 
 
 def test_tiles_that_a_mask_shows_whole_compare_no_positions() -> None:

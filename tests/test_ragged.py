@@ -7,10 +7,14 @@ import pytest
 
 import eqsat
 from eqsat.lower import lower
+from eqsat.tile import Loop
 
 pytest.importorskip("triton")
 
 from interpreters import INTERPRETERS  # noqa: E402
+
+from eqsat.backends import triton  # noqa: E402
+from eqsat.backends.triton.interpret import run as run_in_interpreter  # noqa: E402
 
 ROWS, DEPTH, WIDTH, GROUPS = 67, 40, 33, 5
 RNG = np.random.default_rng(0)
@@ -93,11 +97,59 @@ def test_weights_of_a_group_that_a_tile_does_not_meet_are_read_only_if_exact(num
     assert np.isnan(np.asarray(got)).all() == (numerics == "exact") == np.isnan(np.asarray(got)).any()
 
 
+SUMMED = jax.lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), (0,), ())
+
+
+def in_groups(x, y, sizes):
+    """x[m, k] and y[m, n]: for each group the product over its rows, as the gradient of the weights has it."""
+    return jax.lax.ragged_dot_general(x, y, sizes, SUMMED)
+
+
+def over_rows(x, y, sizes):
+    """The same, group by group, in float64."""
+    ends = np.minimum(np.cumsum(sizes), x.shape[0])
+    x, y = (np.asarray(a, "float64") for a in (x, y))
+    return np.stack([x[start:end].T @ y[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)])
+
+
+@pytest.mark.parametrize("numerics", ["exact", "reassociate"])
+@pytest.mark.parametrize("way", nightly(INTERPRETERS, ["tiles"]))
+def test_each_group_sums_over_its_rows(numerics, way):
+    """What is not a number in the rows of one group, or behind all groups, is nothing to the others, as op by op."""
+    x, y = draw(ROWS, DEPTH), draw(ROWS, WIDTH)
+    program = eqsat.optimize(in_groups, x, y, sized(SIZES["none"]), numerics=numerics)
+    assert len(program.kernels) == program.cost.launches == 1 and not program.calls
+    for sizes in SIZES.values():
+        (got,) = flat(program, way, x, y, sized(sizes))
+        np.testing.assert_allclose(got, over_rows(x, y, sizes), atol=1e-4)
+    x, y = x.at[3].set(jnp.nan), y.at[40:].set(jnp.inf)
+    (got,) = flat(program, way, x, y, sized(SIZES["fewer"]))
+    assert np.isnan(np.asarray(got)).any((1, 2)).tolist() == [False, True, False, False, False] and not np.isinf(got).any()
+
+
+def test_tiles_of_rows_of_other_groups_are_not_read():
+    specs = [jax.ShapeDtypeStruct(s, "bfloat16") for s in ((4096, 64), (4096, 64))]
+    (planned,) = eqsat.optimize(in_groups, *specs, sized([0] * 8)).kernels
+    program = lower(planned.kernel, planned.schedule)
+    (loop,) = (s for s in program.statements() if isinstance(s, Loop) and s.ends)
+    assert None not in (loop.start, loop.end) and program.tile_of(loop.axis).tile <= 128
+    x, y = (np.zeros((4096, 64), "bfloat16") for _ in range(2))
+    sizes = np.array([100, 0, 200, 0, 0, 300, 0, 50], "int32")
+    _, report = run_in_interpreter(triton.emit(program), [sizes, x, y], program.outputs, check=True)
+    rows = sum(n for name, n in report.loaded.items() if name.startswith("x")) // (64 * 2)
+    again = program.tile_count // 8 // -(-64 // program.tile_of(next(a for a in planned.kernel.axes if a.name == "x1")).tile)
+    assert rows <= again * (650 + 8 * 2 * program.tile_of(loop.axis).tile)
+
+
 def test_work_does_not_grow_with_the_number_of_groups():
     specs = lambda groups: [jax.ShapeDtypeStruct(s, "bfloat16") for s in ((4096, 1024), (groups, 1024, 2048))]  # noqa: E731
     few, many = (eqsat.optimize(jax.lax.ragged_dot, *specs(g), sized([0] * g)).cost for g in (2, 16))
     assert few.flops == pytest.approx(2 * 4096 * 1024 * 2048, rel=0.01) == pytest.approx(many.flops, rel=0.01)
     assert many.seconds < 2 * few.seconds  # 16 matrices of weights are 67 MB
+    rows = [jax.ShapeDtypeStruct((4096, n), "bfloat16") for n in (1024, 2048)]
+    few, many = (eqsat.optimize(in_groups, *rows, sized([0] * g)).cost for g in (2, 16))
+    assert few.flops == pytest.approx(2 * 4096 * 1024 * 2048, rel=0.01) == pytest.approx(many.flops, rel=0.01)
+    assert many.seconds < 2 * few.seconds
 
 
 def test_gradients():
@@ -106,11 +158,10 @@ def test_gradients():
 
     x, w, sizes, g = draw(ROWS, DEPTH), draw(GROUPS, DEPTH, WIDTH), SIZES["fewer"], draw(ROWS, WIDTH)
     program = eqsat.optimize(gradients, x, w, sized(sizes), g)
+    assert len(program.kernels) == program.cost.launches == 2 and not program.calls
     dx, dw = program(x, w, sized(sizes), g)
     np.testing.assert_allclose(dx, by_rows(g, np.swapaxes(w, 1, 2), sizes), atol=1e-4)
-    ends = np.cumsum(sizes)
-    for n, (start, end) in enumerate(zip(ends - sizes, ends, strict=True)):
-        np.testing.assert_allclose(dw[n], np.asarray(x)[start:end].T @ np.asarray(g)[start:end], atol=1e-4)
+    np.testing.assert_allclose(dw, over_rows(x, g, sizes), atol=1e-4)
 
 
 BASIC = (((1,), (1,)), ((), ()))
@@ -122,6 +173,8 @@ MODES = {
     "columns": ((((0,), (2,)), ((), ())), 1, (0,), (8, 20), (3, 6, 8), (3,)),
     "batch": ((((2,), (1,)), ((0,), (0,))), 0, (), (20, 7, 8), (20, 8, 6), (3,)),
     "summed": ((((0,), (0,)), ((), ())), 0, (), (20, 8), (20, 6), (3,)),
+    "summed in each batch": ((((1,), (1,)), ((0,), (0,))), 1, (), (2, 20, 8), (2, 20, 6), (2, 3)),
+    "summed beside another": ((((0, 1), (0, 1)), ((), ())), 1, (), (2, 20, 8), (2, 20, 6), (2, 3)),
 }
 
 
@@ -133,7 +186,7 @@ def test_modes(mode):
     x, y = (draw(*s) for s in shapes)
     sizes = jnp.broadcast_to(sized((7, 0, 9)), sizes)
     program = eqsat.optimize(fn, x, y, sizes)
-    assert len(program.calls) == (mode == "summed")
+    assert not program.calls
     np.testing.assert_allclose(program(x, y, sizes), fn(x, y, sizes), atol=1e-4)
 
 

@@ -312,16 +312,24 @@ class Printer:
     def _visited(self, s: Loop, size: int, count: int) -> tuple[list[str], str, str]:
         """Lines that compute the numbers of the first tile of a loop and of the one behind the last, and both."""
         divided = "" if size == 1 else f" // {size}"
-        lines, first, last = [], "0", str(count)
+        start = "0" if s.start is None else self.text_of[s.start]
+        end = str(count)
+        if s.end is not None:
+            end = f"({self.text_of[s.end]} + {size - 1}){divided}" if divided else self.text_of[s.end]
+        lines: list[str] = []
         if s.low is not None:
-            first = self.names((s, "first"), f"{s.axis.name}_first")
-            lines.append(f"{first} = jnp.maximum({self.positions.index(s.low, ())}, 0){divided}")
+            start = f"jnp.maximum({self.positions.index(s.low, ())}, {start})"
         if s.high is not None:
+            end = f"jnp.minimum({enclosed(self.positions.index(s.high + (size - 1), ()))}{divided}, {end})"
+        if start != "0":
+            first = self.names((s, "first"), f"{s.axis.name}_first")
+            lines.append(f"{first} = {start}{divided}")
+            start = first
+        if end != str(count):
             last = self.names((s, "last"), f"{s.axis.name}_last")
-            lines.append(f"{last} = jnp.minimum({enclosed(self.positions.index(s.high + (size - 1), ()))}{divided}, {count})")
-        if s.live is not None:
-            last = f"jnp.where({self.text_of[s.live]}, {last}, 0)"
-        return lines, first, last
+            lines.append(f"{last} = {end}")
+            end = last
+        return lines, start, end
 
     def _fresh(self, carries: tuple[Carry, ...], value: Callable[[Carry], Value]) -> list[str]:
         for carry in carries:
@@ -375,7 +383,7 @@ def _other_uses(statement: Statement) -> tuple[Value, ...]:
         case Store():
             return (*statement.operands, statement.value)
         case Loop():
-            return (*(v for c in statement.carries for v in (c.init, c.result)), *((statement.live,) if statement.live else ()))
+            return (*(v for c in statement.carries for v in (c.init, c.result)), *statement.ends)
     return ()
 
 

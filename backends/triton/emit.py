@@ -131,10 +131,9 @@ class _Printer:
             self.line(f"block = {self.number} % {outer.count * inner.count}")
         width, first = group * inner.count, self.plan.first
         self.line(f"{first} = {block} // {width} * {group}  # tiles in groups of {group} rows, for reuse in L2")
-        rows = str(group) if outer.count % group == 0 else f"tl.minimum({outer.count} - {first}, {group})"
+        rows = str(group) if outer.count % group == 0 else self.plan.rows
         if outer.count % group:
-            self.line(f"{self.plan.rows} = {rows}")
-            rows = self.plan.rows
+            self.line(f"{rows} = tl.minimum({outer.count} - {first}, {group})")
         self.line(f"{names[outer.axis]} = {first} + {block} % {width} % {rows}")
         self.line(f"{names[inner.axis]} = {block} % {width} // {rows}")
 
@@ -442,19 +441,20 @@ class _Printer:
 
     def first(self, s: Loop) -> str:
         """Where a loop begins: a multiple of its tile."""
-        if s.low is None:
-            return "0"
-        tile, text, starts = self.tile[s.axis].tile, self.bound(s.low), of_starts(s.low, self.tile)
-        if starts.range[0] < 0:
-            text = f"tl.maximum({text}, 0)"
-        whole = all(n % tile == 0 for n in (starts.constant, *(c for _, c in starts.terms)))
-        return text if whole else f"{primary(text)} // {tile} * {tile}"
+        tile, starts = self.tile[s.axis].tile, of_starts(s.low or Index(), self.tile)
+        start = "0" if s.start is None else bare(self.expression(s.start))
+        text = start if s.low is None else self.bound(s.low)
+        if s.low is not None and (s.start is not None or starts.range[0] < 0):
+            text = f"tl.maximum({text}, {start})"
+        whole = s.start is None and all(n % tile == 0 for n in (starts.constant, *(c for _, c in starts.terms)))
+        return text if whole or tile == 1 else f"{primary(text)} // {tile} * {tile}"
 
     def end(self, s: Loop) -> str:
-        text = str(s.axis.extent) if s.high is None else self.bound(s.high)
-        if s.high is not None and of_starts(s.high, self.tile).range[1] > s.axis.extent:
-            text = f"tl.minimum({text}, {s.axis.extent})"
-        return text if s.live is None else f"tl.where({self.expression(s.live)}, {text}, 0)"
+        end = str(s.axis.extent) if s.end is None else bare(self.expression(s.end))
+        if s.high is None:
+            return end
+        beyond = s.end is not None or of_starts(s.high, self.tile).range[1] > s.axis.extent
+        return f"tl.minimum({self.bound(s.high)}, {end})" if beyond else self.bound(s.high)
 
     def bound(self, index: Index) -> str:
         """An index at the first positions of the tiles that it mentions."""

@@ -43,7 +43,7 @@ RESERVED = (*keyword.kwlist, *keyword.softkwlist, *dir(builtins), *OWN_NAMES, "p
 
 
 def operands(statement: Statement) -> tuple[Value, ...]:
-    """Values that the statement itself reads; a loop reads the initial values of its carries and whether it is live."""
+    """Values that the statement itself reads; a loop reads the initial values of its carries and its bounds."""
     match statement:
         case Load():
             return statement.operands
@@ -56,7 +56,7 @@ def operands(statement: Statement) -> tuple[Value, ...]:
         case Dot():
             return (statement.a, statement.b) + ((statement.acc,) if statement.acc else ())
         case Loop():
-            return (*(c.init for c in statement.carries), *((statement.live,) if statement.live else ()))
+            return (*(c.init for c in statement.carries), *statement.ends)
         case Store():
             return (*statement.operands, statement.value)
     return ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -34,18 +34,23 @@ def contraction(out: Out, x: View, y: View, xt: Term, yt: Term, axes: tuple[Axis
 @reads("dot_general")
 def dot_general(out: Out, x: View, y: View, dimension_numbers: Any, **_: Any) -> Term:
     """Dimensions of the result: batch, then the free ones of x, then those of y."""
+    bound, x_places, y_places = _product_places(x, y, dimension_numbers, iter(out.indices))
+    return contraction(out, x, y, x.at(x_places), y.at(y_places), bound)
+
+
+def _product_places(
+    x: View, y: View, dimension_numbers: Any, free: Iterator[Index]
+) -> tuple[tuple[Axis, ...], list[Index], list[Index]]:
+    """The axes of the sum of a product, and the places in x and y that meet there."""
     (x_sum, y_sum), (x_batch, y_batch) = dimension_numbers
     bound = fold_axes(x.shape[d] for d in x_sum)
-    free = iter(out.indices)
     batch = [next(free) for _ in x_batch]
 
     def places(rank: int, sums: Sequence[int], batches: Sequence[int]) -> list[Index]:
         known = dict(zip(batches, batch, strict=True)) | {d: Index.of(a) for d, a in zip(sums, bound, strict=True)}
         return [known[d] if d in known else next(free) for d in range(rank)]
 
-    x_term = x.at(places(len(x.shape), x_sum, x_batch))
-    y_term = y.at(places(len(y.shape), y_sum, y_batch))
-    return contraction(out, x, y, x_term, y_term, bound)
+    return bound, places(len(x.shape), x_sum, x_batch), places(len(y.shape), y_sum, y_batch)
 
 
 @reads("ragged_dot_general")
@@ -61,8 +66,10 @@ def ragged_dot_general(
     (ragged,) = numbers.lhs_ragged_dimensions
     if ragged in x_batch:  # JAX takes every element of a batch, whatever its group
         return dot_general(out, x, y, numbers.dot_dimension_numbers)
-    if ragged in x_sum or group_offset is not None or sizes.dtype not in ("int32", "int64"):
-        raise Opaque("groups along a summed dimension, from an offset on, or of sizes in few bits")
+    if group_offset is not None or sizes.dtype not in ("int32", "int64"):
+        raise Opaque("groups from an offset on, or of sizes in few bits")
+    if ragged in x_sum:
+        return _summed_in_groups(out, x, y, sizes, numbers)
     (grouped,) = numbers.rhs_group_dimensions
     group, *bound = fold_axes(y.shape[d] for d in (grouped, *y_sum))
     free = iter(out.indices)
@@ -74,22 +81,34 @@ def ragged_dot_general(
     y_places |= {d: next(free) for d in range(len(y.shape)) if d not in y_places}
     outer = [d for d in range(ragged) if d not in (*x_sum, *x_batch)]
     own = [x_places[d] for d in (*x_batch, *outer)] if len(sizes.shape) > 1 else []
-    rows = _of_group(x_places[ragged], sizes, own, group)
+    rows = _of_group(x_places[ragged], sizes, own, Index.of(group), group.extent)
     x_term = choose(rows, x.at([x_places[d] for d in range(len(x.shape))]), zero(x.dtype))
     return contraction(out, x, y, x_term, y.at([y_places[d] for d in range(len(y.shape))]), (group, *bound))
 
 
-def _of_group(row: Index, sizes: View, own: list[Index], group: Axis) -> list[Term]:
+def _summed_in_groups(out: Out, x: View, y: View, sizes: View, numbers: Any) -> Term:
+    """x: [m, k], y: [m, n], sizes: [g]; out[g, k, n] = sum over m of x[m, k] * y[m, n], both 0 where m is not in group g."""
+    (x_sum, _), (x_batch, _) = numbers.dot_dimension_numbers
+    n = list(x_sum).index(*numbers.lhs_ragged_dimensions)
+    group, *free = out.indices
+    bound, x_places, y_places = _product_places(x, y, numbers.dot_dimension_numbers, iter(free))
+    own = [x_places[d] for d in (*x_batch, *x_sum[:n])] if len(sizes.shape) > 1 else []
+    rows = _of_group(x_places[x_sum[n]], sizes, own, group, out.shape[0])
+    x_term, y_term = (choose(rows, v.at(places), zero(v.dtype)) for v, places in ((x, x_places), (y, y_places)))
+    return contraction(out, x, y, x_term, y_term, bound)
+
+
+def _of_group(row: Index, sizes: View, own: list[Index], group: Index, groups: int) -> list[Term]:
     """The tests that a row is one of a group: it is not before the end of the groups before, but before that of the group."""
-    before = Axis("before", group.extent)
+    before = Axis("before", groups)
 
     def end(test: str) -> Term:
-        passed = scalar(test, pos(Index.of(before), "int32"), pos(Index.of(group), "int32"))
+        passed = scalar(test, pos(Index.of(before), "int32"), pos(group, "int32"))
         size = sizes.at([*own, Index.of(before)])
-        return folded("sum", (before,), choose([passed], size, zero(size.dtype))) if group.extent > 1 else size
+        return folded("sum", (before,), choose([passed], size, zero(size.dtype))) if groups > 1 else size
 
     at = pos(row, sizes.dtype)
-    first = [scalar("ge", at, end("lt"))] if group.extent > 1 else [scalar("ge", at, zero(sizes.dtype))]
+    first = [scalar("ge", at, end("lt") if groups > 1 else zero(sizes.dtype))]
     return [*first, scalar("lt", at, end("le"))]
 
 
