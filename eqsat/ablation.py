@@ -22,6 +22,7 @@ from eqsat.egraph import engine_for
 from eqsat.extract import Choice, choose
 from eqsat.kernels import Candidate
 from eqsat.optimizer import Found, RegionPlan, Request, Search, search_region
+from eqsat.outline import Part
 from eqsat.regions import Region
 from eqsat.rule import Rule
 
@@ -88,7 +89,9 @@ class Ablation:
         left_out = frozenset(left_out)
         rules = [r for r in self.fired(region) if r.name not in left_out]
         deadline, cache = time.perf_counter() + self._seconds, cache_of(self.request.cache)
-        return Search(self.card, rules, self.request.objective, deadline, cache, self._found[region.key]).recalled(region)
+        return Search(self.card, rules, self.request.objective, deadline, cache, self._found[region.key]).recalled(
+            Part.of(region)
+        )
 
     def ablate(self, region: Region, label: str) -> Ablated:
         """Search a region again without each rule that its plan bears a trace of, then without those that fired on the way."""

@@ -120,7 +120,7 @@ def cache(
     before = own.statistics()
     if clear:
         own.clear()
-    found = f"{before.entries} plans, {before.nbytes:,} bytes, used {before.hits} times"
+    found = f"{before.entries} entries, {before.nbytes:,} bytes, used {before.hits} times"
     facts = {**dataclasses.asdict(before), "folder": str(before.folder), "cleared": clear}
     talk.show(f"{before.folder}: {found}{', deleted' if clear else ''}", lambda: facts, as_json)
 

@@ -24,7 +24,7 @@ from eqsat.garbage import collected_seldom
 from eqsat.graph import Graph
 from eqsat.hoisting import hoisted
 from eqsat.kernels import Candidate
-from eqsat.optimizer import parts_of
+from eqsat.outline import parts_of
 from eqsat.packs import default_rules
 from eqsat.read import read
 from eqsat.regions import Region, local

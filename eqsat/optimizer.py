@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import prod
@@ -21,18 +21,16 @@ from eqsat.garbage import collected_seldom
 from eqsat.graph import Graph
 from eqsat.hoisting import hoisted
 from eqsat.kernels import Candidate, Pool
-from eqsat.memory import Use, peak_nbytes
 from eqsat.notation import Stored, Tensor
-from eqsat.original import as_written, baseline, kernel_of, looped
-from eqsat.overlap import overlapped
+from eqsat.original import as_written, kernel_of, looped
+from eqsat.outline import Asked, Part, outline
 from eqsat.packs import default_rules
 from eqsat.program import PlannedKernel, Program
-from eqsat.read import Call, Reading, read
-from eqsat.regions import Region, cut, kept_steps, loads_in, local, retarget
+from eqsat.read import Call
+from eqsat.regions import Region, loads_in, retarget
 from eqsat.rule import TIERS, Rule, select
 from eqsat.scalars import DTYPES
 from eqsat.tuning import recalled
-from eqsat.updates import giving_up, handed_on
 
 log = logging.getLogger("eqsat")
 
@@ -138,10 +136,11 @@ def checked(target: str, numerics: str, objective: str, time_limit: float) -> De
 
 def _planned(graph: Graph, search: Search, numerics: str, constants: Sequence[int] | None, donate: Sequence[int] = ()) -> Program:
     """The program of a graph, or of a loop's body, in which nothing is computed once (`constants` is None)."""
-    reading = read(graph, numerics == "exact")
-    outputs, parts = parts_of(graph, reading, constants, search.card, donate)
-    log.info("read %s: %d equations, %d tensors, %d parts", graph.name, len(graph.equations), len(reading.steps), len(parts))
     bodies = {body: _planned(body, search, numerics, None) for e in graph.equations for body in e.bodies}
+    asked = Asked(numerics == "exact", None if constants is None else tuple(constants), tuple(donate), search.card)
+    whole = outline(graph, asked, {body: p.notes["peak_nbytes_before"] for body, p in bodies.items()}, search.cache)
+    facts, parts = whole.facts, whole.parts
+    log.info("read %s: %d equations, %d tensors, %d parts", graph.name, len(graph.equations), facts.tensors, len(parts))
     planned: list[PlannedKernel | Call] = []
     plans: list[RegionPlan] = []
     for number, part in enumerate(parts, 1):
@@ -155,7 +154,7 @@ def _planned(graph: Graph, search: Search, numerics: str, constants: Sequence[in
                 seconds = sum(p.cost.seconds for p in planned if isinstance(p, PlannedKernel))
                 log.info("%s: part %d of %d planned, %.1f us so far", graph.name, number, len(parts), seconds * 1e6)
     loops = [p for p in planned if isinstance(p, Call) and p.programs]
-    before, after = baseline(reading, search.card), sum((p.cost for p in planned if isinstance(p, PlannedKernel)), FREE)
+    before, after = facts.baseline, sum((p.cost for p in planned if isinstance(p, PlannedKernel)), FREE)
     for loop in loops:
         before += looped(loop.eqn, [p.baseline for p in loop.programs])
         after += looped(loop.eqn, [p.cost for p in loop.programs])
@@ -168,29 +167,17 @@ def _planned(graph: Graph, search: Search, numerics: str, constants: Sequence[in
         inside = (looped(loop.eqn, [replace(FREE, seconds=p.notes[name]) for p in loop.programs]) for loop in loops)
         totals[name] += sum(cost.seconds for cost in inside)
     notes = {
-        "peak_nbytes_before": _peak_before(reading, bodies),
+        "peak_nbytes_before": facts.peak_nbytes,
         "equations": len(graph.equations) + sum(p.notes["equations"] for p in bodies.values()),
-        "views": reading.views + sum(p.notes["views"] for p in bodies.values()),
-        "opaque": reading.opaque + sum(p.notes["opaque"] for p in bodies.values()),
+        "views": facts.views + sum(p.notes["views"] for p in bodies.values()),
+        "opaque": facts.opaque + sum(p.notes["opaque"] for p in bodies.values()),
         **totals,
         "loops": len(loops) + sum(p.notes["loops"] for p in bodies.values()),
-        "regions": sum(isinstance(p, Region) for p in parts) + sum(p.notes["regions"] for p in bodies.values()),
+        "regions": len(plans) + sum(p.notes["regions"] for p in bodies.values()),
     }
     return Program(
-        graph, reading.inputs, reading.constants, planned, outputs, search.card.name, numerics, before, after, notes
+        graph, whole.inputs, whole.constants, planned, whole.outputs, search.card.name, numerics, before, after, notes
     )  # fmt: skip
-
-
-def _peak_before(reading: Reading, bodies: Mapping[Graph, Program]) -> int:
-    """Peak memory of the program as written, every equation's result stored."""
-
-    def use(step: Stored | Call) -> Use:
-        if isinstance(step, Stored):
-            return Use(loads_in(step.term), (step,))
-        inside = max((bodies[body].notes["peak_nbytes_before"] for body in step.eqn.bodies), default=0)
-        return Use(step.inputs, step.outputs, inside)
-
-    return peak_nbytes(map(use, reading.steps), set(reading.outputs))
 
 
 def called(call: Call, card: Device) -> Cost:
@@ -202,38 +189,11 @@ def called(call: Call, card: Device) -> Cost:
     return Cost(card.launch_seconds + moved / card.dram_bytes_per_second, 1, moved, 0, "dram")
 
 
-def parts_of(
-    graph: Graph, reading: Reading, constants: Sequence[int] | None, card: Device, donate: Sequence[int] = ()
-) -> tuple[tuple[Tensor, ...], list[Region | Call]]:
-    """The program's output tensors, and what it is cut into: regions and calls, in program order."""
-    fixed = frozenset() if constants is None else _constant_tensors(graph, reading, constants)
-    steps, renamed = kept_steps(reading.steps, reading.outputs)
-    outputs = tuple(renamed.get(t, t) for t in reading.outputs)
-    given = [reading.inputs[leaf] for leaf in leaves_of(graph, donate, "donate")]
-    parts = giving_up(overlapped(cut(steps, outputs, fixed), outputs, card), handed_on(given, outputs))
-    return outputs, [replace(p, exact=reading.exact) if isinstance(p, Region) else p for p in parts]
-
-
-def leaves_of(graph: Graph, positions: Sequence[int], option: str) -> list[int]:
-    """The flat inputs of arguments at these positions."""
-    count = len(graph.argument_leaves)
-    for n in positions:
-        if not -count <= n < count:
-            raise ValueError(f"{option}: positions of the {count} positional arguments required, got {n}")
-    return [leaf for n in positions for leaf in graph.argument_leaves[n]]
-
-
-def _constant_tensors(graph: Graph, reading: Reading, constants: Sequence[int]) -> frozenset[Tensor]:
-    """Leaves that never change: closed-over arrays and the leaves of the arguments declared constant."""
-    leaves = leaves_of(graph, constants, "constants")
-    return frozenset(reading.constants) | frozenset(reading.inputs[leaf] for leaf in leaves)
-
-
 @dataclass(frozen=True)
 class RegionPlan:
     """The kernels chosen for a region, over its own leaf tensors."""
 
-    region: Region
+    region: Part | Region
     kernels: tuple[Candidate, ...]
     price: float  # of all kernels, as the objective has it
     bound: float  # no choice among the candidates has a lower price
@@ -245,17 +205,15 @@ class RegionPlan:
         """Relative distance to the bound; 0 is proved to be optimal."""
         return gap_of(self.price, self.bound)
 
-    def instance(self, region: Region) -> list[PlannedKernel]:
-        """The kernels bound to the tensors of a region of this structure."""
+    def instance(self, part: Part) -> list[PlannedKernel]:
+        """The kernels bound to the tensors of a part of this structure."""
         actual: dict[str, Tensor] = {}
-        for mine, theirs in zip(
-            (*self.region.inputs, *self.region.definitions), (*region.inputs, *region.definitions), strict=True
-        ):
+        for mine, theirs in zip((*self.region.inputs, *self.region.definitions), (*part.inputs, *part.definitions), strict=True):
             actual[mine.name] = theirs
         planned = []
         for c in self.kernels:
             for o in c.kernel.outputs:
-                actual.setdefault(o.name, Tensor(f"{region.definitions[-1].name}_{o.name}", o.shape, o.dtype))
+                actual.setdefault(o.name, Tensor(f"{part.definitions[-1].name}_{o.name}", o.shape, o.dtype))
             inputs = tuple(actual[t.name] for t in c.kernel.inputs)
             outputs = tuple(actual[o.name] for o in c.kernel.outputs)
             assert c.schedule is not None or c.constant
@@ -324,37 +282,32 @@ class Search:
     ) -> None:
         self.card, self.rules, self.objective, self.deadline, self.cache = card, rules, objective, deadline, cache
         self.others = others
-        self.plans: dict[Hashable, RegionPlan] = {}
-        self._keys: dict[Hashable, Hashable] = {}  # those of canonical forms: layers are mostly equal as they are written
+        self.plans: dict[str, RegionPlan] = {}  # by the key of their parts
         self._names: dict[str, int] = {}
 
-    def plan(self, region: Region) -> RegionPlan:
-        """The plan of all regions of one structure."""
-        written = region.key
-        if written not in self._keys:
-            own = local(region)
-            key = self._keys[written] = own.key
-            if key not in self.plans:
-                self.plans[key] = self._tuned(self.recalled(own))
-        return self.plans[self._keys[written]]
+    def plan(self, part: Part) -> RegionPlan:
+        """The plan of all parts of one structure."""
+        if part.key not in self.plans:
+            self.plans[part.key] = self._tuned(self.recalled(part))
+        return self.plans[part.key]
 
-    def recalled(self, region: Region) -> RegionPlan:
-        """The plan of a region in canonical form, from the cache or new, which the cache then has."""
+    def recalled(self, part: Part) -> RegionPlan:
+        """The plan of a part from the cache or new, which the cache then has."""
         if self.cache is None:
-            return self._optimise(region)
-        key = key_of(region.key, self.card, self.objective, self._laws)
+            return self._optimise(part.canonical())
+        key = key_of(part.key, self.card, self.objective, self._laws)
         if (data := self.cache.get(key)) is not None:
             try:
-                kernels, facts = plan_codec.decode(region, data)
-                log.info("region of %d tensors: from the cache", len(region.definitions))
-                return RegionPlan(region, self._named(kernels), **facts)
+                kernels, facts = plan_codec.decode(part, data)
+                log.info("region of %d tensors: from the cache", len(part.definitions))
+                return RegionPlan(part, self._named(kernels), **facts)
             except ValueError as error:
                 log.info("cache: %s", error)
                 self.cache.drop(key)
-        plan = self._optimise(region)
+        plan = self._optimise(part.canonical())
         if plan.complete:
             facts = {"price": plan.price, "bound": plan.bound, "summary": plan.summary}
-            self.cache.put(key, plan_codec.encode(region, plan.kernels, facts))
+            self.cache.put(key, plan_codec.encode(part, plan.kernels, facts))
         return plan
 
     def _tuned(self, plan: RegionPlan) -> RegionPlan:
@@ -364,11 +317,9 @@ class Search:
         return replace(plan, kernels=tuple(recalled(c, self.card, self.cache) for c in plan.kernels))
 
     @cached_property
-    def _laws(self) -> tuple[Hashable, ...]:
+    def _laws(self) -> str:
         """What the rules say; where they stand does not matter."""
-        return tuple(
-            (r.name, r.tier, r.phase, r.law, tuple((v, s.name, s.kinds) for v, s in r.sorts.items())) for r in self.rules
-        )
+        return key_of([(r.name, r.tier, r.phase, r.law, [(v, s.name, s.kinds) for v, s in r.sorts.items()]) for r in self.rules])
 
     def _optimise(self, region: Region) -> RegionPlan:
         start = time.perf_counter()

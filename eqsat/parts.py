@@ -7,19 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from eqsat.cost import Cost
 from eqsat.index import Axis
-from eqsat.notation import Stored, Term
-from eqsat.regions import Region
+from eqsat.notation import Stored, Tensor, Term
 from eqsat.schedule import Schedule
 
 if TYPE_CHECKING:
     from eqsat.split import Split
 
 
-def part_names(region: Region) -> Iterator[str]:
+class Tensors(Protocol):
+    """The tensors of a region, which the program around it has too."""
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]: ...
+
+    @property
+    def definitions(self) -> tuple[Tensor, ...]: ...
+
+
+def part_names(region: Tensors) -> Iterator[str]:
     """Names for the tensors that only rules made, in order."""
     taken = {t.name for t in (*region.inputs, *region.definitions)}
     return (name for n in count(1) if (name := f"part{n}") not in taken)
@@ -50,7 +59,7 @@ class Parts:
 class Shared:
     """What searches of one region for one device share."""
 
-    def __init__(self, region: Region) -> None:
+    def __init__(self, region: Tensors) -> None:
         self.parts = Parts(part_names(region))
         self.prices: dict[Hashable, tuple[Cost, Schedule | None]] = {}  # by what a kernel computes and overwrites
         self.splits: dict[Hashable, Split | None] = {}  # by what a kernel computes, the axis and the length of chunks

@@ -16,8 +16,7 @@ from eqsat.cost import Cost
 from eqsat.index import Axis, Dynamic, Index, Quotient, Remainder
 from eqsat.kernels import Candidate
 from eqsat.notation import Kernel, Stored, Tensor, Term
-from eqsat.parts import part_names
-from eqsat.regions import Region
+from eqsat.parts import Tensors, part_names
 from eqsat.schedule import Schedule
 from eqsat.tile import TileAxis
 
@@ -31,7 +30,7 @@ Place = tuple[
 UNREADABLE = (pickle.UnpicklingError, EOFError, AttributeError, IndexError, KeyError, TypeError, ValueError)
 
 
-def encode(region: Region, candidates: Sequence[Candidate], facts: dict[str, Any]) -> bytes:
+def encode(region: Tensors, candidates: Sequence[Candidate], facts: dict[str, Any]) -> bytes:
     """Chosen candidates of a region, and plain facts about the choice."""
     named = {t.name for t in _tensors(region)}
     names = {t.name for c in candidates for t in (*c.kernel.inputs, *c.kernel.outputs)}
@@ -41,10 +40,10 @@ def encode(region: Region, candidates: Sequence[Candidate], facts: dict[str, Any
     return pickle.dumps((parts, rows, facts), protocol=5)
 
 
-def decode(region: Region, data: bytes) -> tuple[tuple[Candidate, ...], dict[str, Any]]:
+def decode(region: Tensors, data: bytes) -> tuple[tuple[Candidate, ...], dict[str, Any]]:
     """The candidates and facts for a region of equal structure; raises ValueError for anything that `encode` did not write."""
     try:
-        parts, rows, facts = _Plain(BytesIO(data)).load()
+        parts, rows, facts = loaded(data)
         tensors: dict[Place, Tensor] = {p: t for p, t in zip(_numbered(region), _tensors(region), strict=True)}
         names = {place: name for name, place in _places(region, parts).items()}
         return tuple(_candidate(row, tensors, names) for row in rows), facts
@@ -64,12 +63,17 @@ def encode_schedule(schedule: Schedule) -> bytes:
 def decode_schedule(data: bytes) -> Schedule:
     """The inverse of `encode_schedule`; raises ValueError for other bytes."""
     try:
-        schedule = _Plain(BytesIO(data)).load()
+        schedule = loaded(data)
     except UNREADABLE as error:
         raise ValueError(f"schedule: bytes that were encoded from one required, got {error!r}") from error
     if not isinstance(schedule, Schedule):
         raise ValueError(f"schedule: bytes that were encoded from one required, got {type(schedule).__name__}")
     return schedule
+
+
+def loaded(data: bytes) -> Any:
+    """What was pickled, of plain data and the classes of a plan; raises one of UNREADABLE."""
+    return _Plain(BytesIO(data)).load()
 
 
 class _Plain(pickle.Unpickler):
@@ -79,15 +83,15 @@ class _Plain(pickle.Unpickler):
         return CLASSES[module, name]
 
 
-def _tensors(region: Region) -> tuple[Tensor, ...]:
+def _tensors(region: Tensors) -> tuple[Tensor, ...]:
     return (*region.inputs, *region.definitions)
 
 
-def _numbered(region: Region) -> list[Place]:
+def _numbered(region: Tensors) -> list[Place]:
     return [("tensor", n) for n in range(len(_tensors(region)))]
 
 
-def _places(region: Region, parts: int) -> dict[str, Place]:
+def _places(region: Tensors, parts: int) -> dict[str, Place]:
     """The place of each name of the region and of the first parts that its search may make."""
     places: dict[str, Place] = {name: ("part", n) for n, name in enumerate(islice(part_names(region), parts))}
     places.update((t.name, place) for t, place in zip(_tensors(region), _numbered(region), strict=True))

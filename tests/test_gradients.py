@@ -19,7 +19,7 @@ from eqsat.backends.triton.interpret import run as run_in_interpreter
 from eqsat.devices import DEVICES, device
 from eqsat.graph import Graph
 from eqsat.lower import lower
-from eqsat.optimizer import parts_of
+from eqsat.outline import parts_of
 from eqsat.read import read
 from eqsat.regions import Region
 from eqsat.tile import Loop, TileAxis
