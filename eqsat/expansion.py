@@ -126,6 +126,14 @@ def _top_k(operands: Sequence[Any], params: Any) -> Callable[..., Any] | None:
     return largest
 
 
+def _concatenate(operands: Sequence[Any], params: Any) -> Callable[..., Any] | None:
+    """Without the parts that are empty, of which no kernel reads anything."""
+    kept = [n for n, x in enumerate(operands) if x.shape[params["dimension"]] != 0]
+    if not kept or len(kept) == len(operands):
+        return None
+    return lambda *parts: lax.concatenate([parts[n] for n in kept], params["dimension"])
+
+
 def _same(x: Array, value: Array) -> Array:
     """True where x is the value, of which a NaN is one."""
     return (x == value) | ((x != x) & (value != value)) if jnp.issubdtype(x.dtype, jnp.floating) else x == value
@@ -145,4 +153,5 @@ EXPANSIONS: dict[str, Callable[[Sequence[Any], Any], Callable[..., Any] | None]]
     "random_bits": _random_bits,
     "select_and_scatter_add": _select_and_scatter_add,
     "top_k": _top_k,
+    "concatenate": _concatenate,
 }

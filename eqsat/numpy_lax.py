@@ -82,6 +82,8 @@ def _quotient(a: Array, b: Array) -> Array:
 
 def _rest(a: Array, b: Array) -> Array:
     a, b = np.asarray(a), np.asarray(b)
+    if _is_float(a.dtype):
+        return np.fmod(a, b)
     return np.where(b == 0, a, np.fmod(a, np.where(b == 0, np.ones((), b.dtype), b)))
 
 

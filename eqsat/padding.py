@@ -172,7 +172,7 @@ def _forbid(shape: Sequence[Size], axes: Sequence[int]) -> None:
 _ELEMENTWISE = [name for name, row in TABLE.items() if row.read.__module__.endswith("elementwise") and name != "threefry2x32"]
 _OPAQUE = (  # element by element too, without a reading
     "acos acosh asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt clz complex conj cosh digamma igamma igammac imag lgamma "
-    "nextafter polygamma population_count real reduce_precision regularized_incomplete_beta sinh tan zeta"
+    "nextafter polygamma population_count real regularized_incomplete_beta sinh tan zeta"
 )
 _VIEWS = ("stop_gradient", "copy", "copy_p", "optimization_barrier", "transpose", "squeeze")
 _pads(*_ELEMENTWISE, *_OPAQUE.split(), *_VIEWS)(_bound)

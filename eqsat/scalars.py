@@ -144,6 +144,7 @@ SCALARS: dict[str, ScalarOp] = {
         ScalarOp("div", 2, "({0} / {1})", "({0} / {1})", "special", 2.0, _FLOAT, symbol="/"),
         ScalarOp("quot", 2, "lax.div({0}, {1})", "({0} // {1})", weight=20.0, kinds=_INT),
         ScalarOp("rem", 2, "lax.rem({0}, {1})", "({0} % {1})", weight=20.0, kinds=_INT),
+        ScalarOp("fmod", 2, "lax.rem({0}, {1})", "libdevice.fmod({0}, {1})", weight=20.0, kinds=_FLOAT),
         ScalarOp("neg", 1, "(-{0})", "(-{0})"),
         ScalarOp(
             "max",

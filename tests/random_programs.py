@@ -207,7 +207,7 @@ DISCRETE = ("floor", "ceil", "sign", "is_finite", "eq", "ne", "lt", "le", "gt", 
 NOT_NARROW = ("erfc", "erf_inv")  # JAX does not have them for floats of 8 bits
 BY_PLACE = ("exp", "log", "erf")  # XLA:CPU computes the last elements of an array by other code, with another last bit
 BITS = {"and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor", "not": "bitwise_not"}
-OTHERWISE = ("where", "quot", "rint", "rem", "pow")  # rows with a maker of their own below, or none under this name
+OTHERWISE = ("where", "quot", "rint", "rem", "fmod", "pow")  # rows with a maker of their own below, or none under this name
 
 
 def _scalar(name: str) -> None:
@@ -232,8 +232,8 @@ for _name in SCALARS:
 
 @makes("rem")
 def rem(draft: Draft) -> None:
-    x = draft.pick(INTEGERS)
-    draft.step(lax.rem, x, draft.beside(x))
+    x = draft.pick(NUMBERS, sharp=True)
+    draft.step(lax.rem, x, draft.beside(x, sharp=True))
 
 
 @makes("pow")
@@ -264,6 +264,12 @@ def square(draft: Draft) -> None:
 @makes("round")
 def rounded(draft: Draft) -> None:
     draft.step(lambda a: lax.round(a, lax.RoundingMethod.TO_NEAREST_EVEN), draft.pick(FLOAT, sharp=True))
+
+
+@makes("reduce_precision")
+def reduce_precision(draft: Draft) -> None:
+    x, format = draft.pick(FLOAT), jnp.finfo(draft.among(("float16", "bfloat16", "float32", "float64")))
+    draft.step(lambda a: lax.reduce_precision(a, format.nexp, format.nmant), x)
 
 
 @makes("select_n")

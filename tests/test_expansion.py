@@ -104,3 +104,16 @@ def test_random_keys_and_complex_numbers_have_a_size():
     assert (jax.random.key_data(program(key, x)) == jax.random.key_data(jax.random.split(key))).all()
     program = eqsat.optimize(lambda x: jnp.abs(jnp.fft.rfft(x * 2)) + 1, x)
     np.testing.assert_allclose(program(x), jnp.abs(jnp.fft.rfft(x * 2)) + 1, rtol=1e-6)
+
+
+def test_empty_parts_are_no_calls():
+    """A roll of a row of one element, an empty cache and their likes leave concatenations with what is empty."""
+
+    def fn(cache, x):
+        return jnp.concatenate([cache, x, cache], 1) * 2, jnp.roll(x[:, :1], 1, 1) + 1, jnp.concatenate([cache, cache], 1)
+
+    cache, x = jnp.zeros((3, 0), jnp.float32), jnp.arange(12, dtype=jnp.float32).reshape(3, 4)
+    program = eqsat.optimize(fn, cache, x)
+    assert not program.opaque_share
+    for got, wanted in zip(program(cache, x), fn(cache, x), strict=True):
+        np.testing.assert_array_equal(got, wanted)

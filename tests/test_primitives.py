@@ -83,7 +83,17 @@ EXAMPLES: dict[str, list[Example]] = {
         (lax.div, (ints(9), ints(9, low=1))),
         (lambda x, y: x / y, (f32(2, 3), f32())),
     ],
-    "rem": [(lax.rem, (ints(9), ints(9, low=1)))],
+    "rem": [
+        (lax.rem, (ints(9), ints(9, low=1))),
+        (lax.rem, (f32(9), f32(9)[::-1])),
+        (lambda x, y: jnp.mod(x, y), (f32(4, 3), f32())),
+        (lax.rem, (np.array([1, -0.0, np.inf, 5, np.nan, 7], np.float32), np.array([0, 3, 2, np.inf, 1, -2.5], np.float32))),
+    ],
+    "reduce_precision": [
+        (lambda x: lax.reduce_precision(x, 8, 23) * 2, (f32(5),)),
+        (lambda x: lax.reduce_precision(x, 8, 7), (f32(9) * 1e38,)),
+        (lambda x: lax.reduce_precision(x, 11, 52), (f32(4),)),
+    ],
     "pow": [(lax.pow, (f32(5, low=0.1), f32(5))), (lax.pow, (f32(5), ints(5)))],
     "erf_inv": [(lax.erf_inv, (np.array([-1.0, -0.9, -0.0, 0.0, 0.3, 1.0, 2.0, np.nan], np.float32),))],
     "threefry2x32": [(lambda a, b: threefry2x32_p.bind(a[0], a[1], b, b + 1), (WORDS[:2], WORDS))],

@@ -17,7 +17,9 @@ from eqsat.primitives.table import Opaque, Out, View, identity_load, reads
 from eqsat.scalars import DTYPES, SCALARS, is_float
 
 # Rows whose name is not a JAX primitive of the same meaning, and primitives with a reader of their own below.
-_OWN_READER = ("where", "quot", "div", "rem", "pow", "sign", "shift_right_logical", "shift_right_arithmetic", "rint")
+_OWN_READER = (
+    "where", "quot", "div", "rem", "fmod", "pow", "sign", "shift_right_logical", "shift_right_arithmetic", "rint",
+)  # fmt: skip
 
 
 def _row(name: str) -> Callable[..., Term]:
@@ -38,9 +40,7 @@ def div(out: Out, x: View, y: View, **_: Any) -> Term:
 
 @reads("rem")
 def rem(out: Out, x: View, y: View, **_: Any) -> Term:
-    if is_float(out.dtype):
-        raise Opaque("remainder of floats")
-    return scalar("rem", x.term, y.term)
+    return scalar("fmod" if is_float(out.dtype) else "rem", x.term, y.term)
 
 
 @reads("pow")
@@ -137,6 +137,17 @@ def convert_element_type(out: Out, x: View, **_: Any) -> Term:
     if out.dtype == "bool" and x.dtype != "bool":
         return scalar("ne", x.term, const(0, x.dtype))
     return converted(out.dtype, x.term)
+
+
+@reads("reduce_precision")
+def reduce_precision(out: Out, x: View, exponent_bits: int, mantissa_bits: int, **_: Any) -> Term:
+    """To its own format or a wider one, as rematerialisation marks what it keeps; of float32 also to bfloat16."""
+    own, narrow = jnp.finfo(out.dtype), jnp.finfo("bfloat16")
+    if exponent_bits >= own.nexp and mantissa_bits >= own.nmant:
+        return x.term
+    if out.dtype == "float32" and (exponent_bits, mantissa_bits) == (narrow.nexp, narrow.nmant):
+        return cast(out.dtype, cast("bfloat16", x.term))
+    raise Opaque("rounds to a format that no dtype has")
 
 
 @reads("threefry2x32", results=True)
