@@ -79,8 +79,9 @@ def test_each_row_meets_the_weights_of_its_group(product, sizes, way):
     np.testing.assert_allclose(np.asarray(program(x, w, sized(SIZES[sizes])), "float64"), wanted, atol=0.1, rtol=1e-2)
 
 
-@pytest.mark.parametrize("groups, depth", [(1, 40), (16, 16), (16, 64), (80, 80)])
-def test_few_and_many_groups(groups, depth):
+@pytest.mark.parametrize("extents", nightly([(1, 40), (16, 16), (16, 64), (80, 80)], [(1, 40), (80, 80)]))
+def test_few_and_many_groups(extents):
+    groups, depth = extents
     x, w, sizes = draw(70, depth), draw(groups, depth, WIDTH), RNG.multinomial(60, [1 / groups] * groups)
     program = eqsat.optimize(jax.lax.ragged_dot, x, w, sized(sizes))
     (got,) = flat(program, "tiles", x, w, sized(sizes))
@@ -112,7 +113,7 @@ def over_rows(x, y, sizes):
     return np.stack([x[start:end].T @ y[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)])
 
 
-@pytest.mark.parametrize("numerics", ["exact", "reassociate"])
+@pytest.mark.parametrize("numerics", nightly(["exact", "reassociate"], ["exact"]))
 @pytest.mark.parametrize("way", nightly(INTERPRETERS, ["tiles"]))
 def test_each_group_sums_over_its_rows(numerics, way):
     """What is not a number in the rows of one group, or behind all groups, is nothing to the others, as op by op."""
@@ -178,7 +179,7 @@ MODES = {
 }
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", nightly(MODES, ["rows of each batch", "columns", "batch", "summed in each batch"]))
 def test_modes(mode):
     dimensions, ragged, group, *shapes, sizes = MODES[mode]
     numbers = jax.lax.RaggedDotDimensionNumbers(dimensions, (ragged,), group)

@@ -216,7 +216,10 @@ def test_kernels_are_right_at_every_size(name, size, dtype):
 MANY_TILES = {"segment_sum": 129, "update": 129, "split_sum": 129, "split_running_sum": 129, "transposed": 129, "batched": 40}
 
 
-@pytest.mark.parametrize("name", MANY_TILES)
+@pytest.mark.parametrize(
+    "name",
+    [n if n in ("segment_sum", "split_sum", "batched") else pytest.param(n, marks=pytest.mark.nightly) for n in MANY_TILES],
+)
 def test_persistent_programs_are_right(name):
     fn, shapes, _ = FAMILIES[name]
     kernels = eqsat.optimize(fn, *specs(shapes(MANY_TILES[name]), "float32")).kernels
