@@ -65,6 +65,13 @@ def test_examples_leave_as_stablehlo_and_as_onnx(name):
     assert_close(run_onnx(program, flat), wanted)
 
 
+def test_arguments_that_nothing_needs_stay_arguments():
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    program = eqsat.optimize(lambda x, unused: -x, x, x)
+    assert_close(Graph.from_stablehlo(program.to_stablehlo()).evaluate(x, x), [-x])
+    assert [v.name for v in program.to_onnx().graph.input] == ["x", "unused"]
+
+
 def test_bfloat16_leaves_as_onnx():
     fn, specs = examples.tables("RAGGED")["softmax_wide"]
     program = eqsat.optimize(fn, *specs)

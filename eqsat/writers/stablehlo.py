@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def exported(program: Program) -> Any:
     """The program as a `jax.export.Exported`; raises ValueError for what no module can hold, such as a callback."""
     try:
-        return export.export(jax.jit(function_of(program)), platforms=("cpu",))(*specs_of(program))
+        return export.export(jax.jit(function_of(program), keep_unused=True), platforms=("cpu",))(*specs_of(program))
     except Exception as error:
         reason = str(error).strip().split("\n")[0]
         raise ValueError(f"{program.name}: a program that StableHLO can hold required, got one that fails: {reason}") from error

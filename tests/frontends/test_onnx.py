@@ -207,6 +207,19 @@ def test_batch_normalization_after_convolutions():
     np.testing.assert_allclose(run("ConvTranspose", [[2, 3]], [1, 10], [0, 0], [0, 0], [1, 1], 0.0), [2, 30])
 
 
+@pytest.mark.parametrize("corners", [0, 1])
+def test_each_bicubic_tap_outside_is_reflected(corners):
+    """As torch has it, and ONNX's reference; at a corner's place all of the value is that pixel's."""
+    from onnx.reference import ReferenceEvaluator
+
+    image = np.random.default_rng(0).standard_normal((1, 2, 4, 5)).astype(np.float32)
+    grid = np.linspace(-1.3, 1.3, 24, dtype=np.float32).reshape(1, 4, 3, 2)
+    node = helper.make_node("GridSample", ["x", "g"], ["y"], mode="cubic", padding_mode="reflection", align_corners=corners)
+    made = model([node], [value("x", image.shape), value("g", grid.shape)], [value("y", None)], opset=20)
+    (got,) = Graph.from_onnx(made).evaluate(image, grid)
+    np.testing.assert_allclose(np.asarray(got), ReferenceEvaluator(made).run(None, {"x": image, "g": grid})[0], atol=1e-5)
+
+
 def test_zero_padding_before_a_maximum():
     nodes = [
         helper.make_node("Pad", ["x", "pads"], ["p"]),

@@ -42,10 +42,16 @@ def _cubic(d: Array, a: float = -0.75) -> Array:
     return jnp.where(d <= 1, near, jnp.where(d < 2, far, jnp.zeros_like(d)))
 
 
+def _is_cubic(node: Node) -> bool:
+    return node.get("mode", "linear") in ("cubic", "bicubic")
+
+
 def _bordered(node: Node, place: Array, size: int) -> Array:
     """Positions outside, moved in; bicubic taps are moved one by one when they are read."""
-    padding, cubic = node.get("padding_mode", "zeros"), node.get("mode", "linear") in ("cubic", "bicubic")
-    if padding == "border" and not cubic:
+    padding = node.get("padding_mode", "zeros")
+    if _is_cubic(node):
+        return place
+    if padding == "border":
         return jnp.clip(place, 0, size - 1)
     if padding == "reflection":
         return _reflected(place, size, node.get("align_corners", 0))
@@ -62,8 +68,11 @@ def _reflected(place: Array, size: int, corners: int) -> Array:
 
 
 def _read(node: Node, x: Array, places: list[Array]) -> Array:
-    """[batch, channel, *out]; pixels outside are zero or those of the border."""
+    """[batch, channel, *out]; pixels outside are zero, those of the border, or those of a bicubic tap reflected there."""
     sizes = x.shape[2:]
+    if node.get("padding_mode", "zeros") == "reflection" and _is_cubic(node):
+        corners = node.get("align_corners", 0)
+        places = [_reflected(p.astype(np.float32), n, corners).astype(p.dtype) for p, n in zip(places, sizes, strict=True)]
     inside = jnp.ones((), bool)
     for place, size in zip(places, sizes, strict=True):
         inside = inside & (place >= 0) & (place < size)
