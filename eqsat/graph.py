@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -33,6 +33,9 @@ from eqsat import control, names
 from eqsat.expansion import expansion
 
 _WIDE = {"int64", "uint64", "float64", "complex128"}
+
+
+_dtype_name = lru_cache(maxsize=1 << 8)(str)  # NumPy makes the name of a dtype anew each time
 
 
 class Source(NamedTuple):
@@ -58,7 +61,7 @@ class Variable:
 
     @cached_property
     def dtype(self) -> str:
-        return str(self.aval.dtype)
+        return _dtype_name(self.aval.dtype)
 
     @property
     def type(self) -> str:
@@ -74,7 +77,7 @@ class Literal:
 
     @cached_property
     def dtype(self) -> str:
-        return str(self.aval.dtype)
+        return _dtype_name(self.aval.dtype)
 
 
 @dataclass(frozen=True, eq=False)
