@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import combinations
 from math import inf, nan
 
 from eqsat.index import Axis, Index, Remainder
@@ -116,10 +117,21 @@ def chunked(kernel: Kernel) -> Kernel:
     return replace(kernel, outputs=tuple(map(over, kernel.outputs)))
 
 
+def _is_matrix_product(body: Term) -> bool:
+    """True for factors of which two have an axis that the other has not."""
+    factors = [body]
+    for f in factors:
+        factors += f.args if f.head == "mul" else ()
+    scopes = [set(f.axes) for f in factors if f.head != "mul"]
+    return any(a - b and b - a for a, b in combinations(scopes, 2))
+
+
 def scanned(kernel: Kernel) -> Kernel:
     """The kernel with scans for running folds; the same one if it has none."""
     kernel = chunked(kernel)
-    outer = {t.bound for t in kernel.terms if t.bound is not None and t.args[0].bound is not None}  # one position after the other
+    folds = [(t.bound, t.args[0]) for t in kernel.terms if t.bound is not None]
+    # One position after the other, and along what a matrix product sums, which no kernel scans too.
+    outer = {axis for axis, body in folds if body.bound is not None or _is_matrix_product(body)}
     runs = ((t, r) for t in kernel.terms if (r := running(t)) is not None and r.axis not in outer)
     found = {t: r for t, r in runs if not (r.weighs and kernel.exact)}
     for end in _ends(kernel) if found else ():

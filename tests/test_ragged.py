@@ -212,3 +212,14 @@ def test_a_layer_of_experts_is_few_launches(way):
     for row, expert in enumerate(chosen):
         hidden = jax.nn.silu(x[row] @ gate[expert]) * (x[row] @ up[expert])
         np.testing.assert_allclose(got[row], hidden @ down[expert], atol=1e-2, rtol=1e-3)
+
+
+@pytest.mark.parametrize("way", INTERPRETERS)
+def test_a_product_of_depth_1_sums_over_groups_alone(way):
+    """The ends of groups, a running sum of their sizes, are needed along the axis that the product sums."""
+    x, w = draw(19, 1), draw(GROUPS, 1, WIDTH)
+    program = eqsat.optimize(jax.lax.ragged_dot, x, w, sized(SIZES["none"]))
+    assert not program.calls
+    for sizes in ((3, 0, 9, 7, 0), (4, 1, 2, 0, 3)):
+        (got,) = flat(program, way, x, w, sized(sizes))
+        np.testing.assert_allclose(got, by_rows(x, w, sizes), atol=1e-5)
