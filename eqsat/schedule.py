@@ -275,6 +275,8 @@ def _pointwise(work: Work) -> dict[Axis, list[Option]]:
             options[axis] = [(t, "grid") for t in (32, 64) if t < 2 * power_of_two(axis.extent)] or [
                 (power_of_two(axis.extent), "grid")
             ]
+            if len(transposed) > 1:  # no registers hold a block over three long axes
+                options[axis].append((1, "grid"))
     elif len(axes) > 1:
         row = axes[-2]
         options[row] = [

@@ -121,6 +121,12 @@ def test_exact_tier_uses_exact_rules_only():
     assert all(program.notes["tiers"][rule] == "exact" for rule in program.notes["rules"])
 
 
+def test_operands_that_lie_along_three_axes_have_a_schedule():
+    x, y = jax.ShapeDtypeStruct((64, 256, 256), "float32"), jax.ShapeDtypeStruct((256, 256), "float32")
+    program = eqsat.optimize(lambda x, y: x.transpose(2, 1, 0) - y[..., None], x, y)
+    assert program.cost.launches == 1 and program.kernels[0].schedule is not None
+
+
 def test_equal_layers_are_optimised_once():
     def layers(x, weights):
         for w in weights:
