@@ -8,12 +8,13 @@ from itertools import chain
 from math import prod
 
 from eqsat.cost import Cost, price
+from eqsat.definitions import definition_at
 from eqsat.devices import Device, device
 from eqsat.index import Axis, Index
 from eqsat.notation import Kernel, Stored, Tensor, Term, load, output_axes, rebuild, substitute
 from eqsat.program import PlannedKernel, Program
 from eqsat.read import Call
-from eqsat.regions import Region, definition_at, loads_in, local, retarget
+from eqsat.regions import Region, loads_in, local, retarget
 from eqsat.scalars import DTYPES
 from eqsat.schedule import Schedule, schedules
 from eqsat.work import Work

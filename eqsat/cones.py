@@ -143,7 +143,8 @@ class Cones:
         return prod(a.extent for a in axes)
 
     def _row_seconds(self, c: int, row: Row) -> float:
-        scope = self.axes[c].union(*(self.axes[a] for a in row.args))
+        over = (row.data[1],) if row.head == "reduce" else ()  # also where what it sums does not vary along the axis
+        scope = self.axes[c].union(over, *(self.axes[a] for a in row.args))
         volume = self._volume(scope)
         if row.head == "const":
             return 0.0

@@ -36,7 +36,7 @@ class Demand(NamedTuple):
     """Work by unit and scope, traffic, and what is alive at once."""
 
     work: tuple[tuple[str, int, int, float], ...]  # unit, scope, passes, operations per point
-    reads: tuple[tuple[int, int, int], ...]  # scope, passes, bytes per element
+    reads: tuple[tuple[int, int, float], ...]  # scope, passes, bytes per element
     products: tuple[Product, ...]
     visited: Visited
     nbytes: int  # compulsory traffic

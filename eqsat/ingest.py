@@ -5,10 +5,11 @@ from __future__ import annotations
 from math import copysign
 from typing import Any, NamedTuple
 
+from eqsat.definitions import definition_at
 from eqsat.index import Axis, Index
 from eqsat.notation import Tensor, Term, const, const_value
 from eqsat.ranges import range_of
-from eqsat.regions import Region, definition_at
+from eqsat.regions import Region
 from eqsat.scalars import DTYPES
 from eqsat.splitting import levelled, masked, split
 

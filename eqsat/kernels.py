@@ -16,13 +16,14 @@ from math import inf, prod
 from eqsat.climbing import Climb, Selection
 from eqsat.cones import Cones, Entity, Fragment, without_mirrors
 from eqsat.cost import FREE, OBJECTIVES, UNDER_A_CAP, Cost, price
+from eqsat.definitions import computed_inside
 from eqsat.devices import Device
 from eqsat.egraph import Row, Saturated
 from eqsat.forms import overwriting
 from eqsat.index import Axis, Index
 from eqsat.notation import Kernel, Stored, Tensor, Term, bound_level, dimension_indices, raised, rebuild, substitute
 from eqsat.parts import Shared
-from eqsat.regions import Region, computed_inside, loads_in, retarget
+from eqsat.regions import Region, loads_in, retarget
 from eqsat.schedule import Schedule, power_of_two, schedules
 from eqsat.split import Split, chunk_length, split, splittable
 from eqsat.traversal import positions
@@ -76,7 +77,7 @@ class Pool:
         self._of_tensor: dict[Tensor, Entity] = {}  # of what is loaded: entities, and parts of splits
         self._bypassed = saturated.bypassed
         self.shared = shared or Shared(region)
-        self._constant = self._constant_classes()
+        self._constant = self._constant_classes(saturated)
         self._add_entities(saturated)
         self._stored = {e.tensor for e in self.entities}
         self._cones = Cones(self.classes, self.axes, self.entities, region, device)
@@ -85,11 +86,12 @@ class Pool:
 
     # --- what may be stored -------------------------------------------------------------------------------------
 
-    def _constant_classes(self) -> set[int]:
-        """Classes that depend on nothing but constants (and on at least one)."""
-        constant: set[int] = set()
+    def _constant_classes(self, saturated: Saturated) -> set[int]:
+        """Classes that depend on nothing but constants and tables (and on at least one)."""
+        tables = (s for s in self.region.definitions if not loads_in(s.term) and s not in self.region.outputs)
+        constant = {saturated.class_of[s] for s in tables}
         literal = {c for c, rows in self.classes.items() if any(r.head in ("const", "pos") for r in rows)}
-        changed = bool(self.region.constant)
+        changed = bool(self.region.constant or constant)
         while changed:
             changed = False
             for c, rows in self.classes.items():

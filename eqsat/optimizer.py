@@ -143,13 +143,16 @@ def _planned(graph: Graph, search: Search, numerics: str, constants: Sequence[in
     log.info("read %s: %d equations, %d tensors, %d parts", graph.name, len(graph.equations), facts.tensors, len(parts))
     planned: list[PlannedKernel | Call] = []
     plans: list[RegionPlan] = []
+    tables: set[Tensor] = set()  # made once, whichever regions load them
     for number, part in enumerate(parts, 1):
         if isinstance(part, Call):
             planned.append(replace(part, programs=tuple(bodies[body] for body in part.eqn.bodies)))
         else:
             searched = len(search.plans)
             plans.append(search.plan(part))
-            planned.extend(replace(k, numerics=numerics) for k in plans[-1].instance(part))
+            kernels = [replace(k, numerics=numerics) for k in plans[-1].instance(part) if not tables.issuperset(k.outputs)]
+            tables.update(t for k in kernels if k.constant for t in k.outputs)
+            planned += kernels
             if len(search.plans) > searched:
                 seconds = sum(p.cost.seconds for p in planned if isinstance(p, PlannedKernel))
                 log.info("%s: part %d of %d planned, %.1f us so far", graph.name, number, len(parts), seconds * 1e6)

@@ -179,7 +179,7 @@ def parts_of(
 ) -> tuple[tuple[Tensor, ...], list[Region | Call]]:
     """The program's output tensors, and what it is cut into: regions and calls, in program order."""
     fixed = frozenset() if constants is None else _constant_tensors(graph, reading, constants)
-    steps, renamed = kept_steps(reading.steps, reading.outputs)
+    steps, renamed = kept_steps(reading.steps, reading.outputs, once=constants is not None)
     outputs = tuple(renamed.get(t, t) for t in reading.outputs)
     given = [reading.inputs[leaf] for leaf in leaves_of(graph, donate, "donate")]
     parts = giving_up(overlapped(cut(steps, outputs, fixed), outputs, card), handed_on(given, outputs))

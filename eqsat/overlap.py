@@ -13,7 +13,7 @@ from typing import Any
 
 from eqsat.devices import Device
 from eqsat.notation import Kernel, Stored, Tensor
-from eqsat.regions import Region, loads_in
+from eqsat.regions import Region, Table, closed, loads_in
 from eqsat.work import Work
 
 SMALL = 16  # a tensor by so much smaller than another may be stored to make that one again
@@ -40,9 +40,8 @@ def overlapped(parts: Sequence[Region | Any], outputs: Iterable[Tensor], card: D
 
 
 def _extended(region: Region, added: Sequence[Stored]) -> Region:
-    definitions = (*added, *region.definitions)
-    inputs = dict.fromkeys(t for s in definitions for t in loads_in(s.term) if t not in set(definitions))
-    return replace(region, inputs=tuple(inputs), definitions=definitions)
+    inputs, definitions = closed((*added, *region.definitions))
+    return replace(region, inputs=inputs, definitions=definitions)
 
 
 def _needed(parts: Sequence[Region | Any], again: Sequence[set[Stored]], wanted: set[Tensor]) -> list[Region | Any]:
@@ -85,7 +84,8 @@ class _Overlap:
                 return []
             chain.append(t)
             for u in loads_in(t.term):
-                if u in self._again or u in chain or u not in self.earlier or (u in self.region.inputs and u is not tensor):
+                met = u in self._again or u in chain or isinstance(u, Table)
+                if met or u not in self.earlier or (u in self.region.inputs and u is not tensor):
                     continue
                 if SMALL * u.nbytes <= tensor.nbytes:
                     stored[u] = None

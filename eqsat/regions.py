@@ -8,7 +8,6 @@ and are optimised once.
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -18,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from eqsat.index import Axis, Dynamic, Index
-from eqsat.notation import Stored, Tensor, Term, bound_level, const, const_value, load, pos, rebuild, substitute
-from eqsat.primitives.fold import refolded, scalar
+from eqsat.canonical import Canonical
+from eqsat.definitions import definition_at
+from eqsat.notation import Stored, Tensor, Term, const, const_value, load, rebuild
 from eqsat.scalars import DTYPES, SCALARS
 
 MAX_DEFINITIONS = 28  # beyond this many stored tensors a region is cut where the fewest bytes are live
@@ -67,169 +66,14 @@ def _structure(term: Term, number: dict[Tensor, int]) -> Hashable:
     return tuple(rows)
 
 
-# --- canonical names of bound axes --------------------------------------------------------------------------------
-
-
-class Canonical:
-    """Rebuilds the definitions of a region over new leaves, with the lowest bound axes that capture nothing."""
-
-    def __init__(self, tensors: dict[Tensor, Tensor]) -> None:
-        self.tensors = tensors  # old -> new
-        self._levels: dict[tuple[Term, frozenset[Axis]], int] = {}
-        self._fresh = itertools.count()
-
-    def define(self, stored: Stored) -> Stored:
-        """The definition in canonical form; later definitions load it in place of the old one."""
-        new = Stored(stored.name, stored.shape, stored.dtype, self._visit(stored.term, {}), stored.axes)
-        self.tensors[stored] = new
-        return new
-
-    def _visit(self, term: Term, memo: dict[Term, Term]) -> Term:
-        if term in memo:
-            return memo[term]
-        if (axis := term.bound) is not None:
-            result = self._bind(term, axis)
-        else:
-            args = tuple(self._visit(a, memo) for a in term.args)
-            result = load(self.tensors[term.tensor], term.indices, args) if term.head == "load" else rebuild(term, args)
-        memo[term] = result
-        return result
-
-    def _bind(self, term: Term, axis: Axis) -> Term:
-        """Give the bound axis the lowest name that no binder below it would capture."""
-        placeholder = Axis(f"_{next(self._fresh)}", axis.extent)
-        opened = [substitute(a, {axis: Index.of(placeholder)}) for a in term.args]
-        args = [self._visit(a, {}) for a in opened]
-        level = max(self.level(a, frozenset([placeholder])) for a in args)
-        name = Axis(f"r{level}", axis.extent)
-        closed = tuple(substitute(a, {placeholder: Index.of(name)}) for a in args)
-        data = (term.data[0], name, *term.data[2:])
-        return Term(term.head, closed, data, term.dtype)
-
-    def level(self, term: Term, wanted: frozenset[Axis]) -> int:
-        """As notation.level_of, looking through the definitions of loaded tensors."""
-        key = (term, wanted)
-        if key not in self._levels:
-            self._levels[key] = self._level(term, wanted)
-        return self._levels[key]
-
-    def _level(self, term: Term, wanted: frozenset[Axis]) -> int:
-        if not (term.axes & wanted):
-            return 0
-        if term.head == "load":
-            below = max((self.level(a, wanted) for a in term.args), default=0)
-            if not isinstance(term.tensor, Stored):
-                return below
-            dims = zip(_axis_per_dimension(term.tensor), term.indices, strict=True)
-            inner = frozenset(axis for axis, index in dims if axis is not None and index.axes & wanted)
-            return max(below, self.level(term.tensor.term, inner))
-        below = max((self.level(a, wanted) for a in term.args), default=0)
-        bound = term.bound
-        return below if bound is None else max(below, bound_level(bound) + 1)
-
-
-def definition_at(
-    tensor: Stored, indices: Sequence[Index], operands: tuple[Term, ...] = (), folds: dict[Term, Term] | None = None
-) -> Term | None:
-    """The term of a stored tensor at an index, or None where it cannot be written.
-
-    Outside of the tensor a load reads 0, and so does what is returned. An index may use loaded values (operands), if these surely
-    lie in the tensor. What was folded for other definitions is looked up in `folds`.
-    """
-    bounds = ((0, n - 1) for n in tensor.shape)
-    if operands and any(not (low <= i.range[0] and i.range[1] <= high) for i, (low, high) in zip(indices, bounds, strict=True)):
-        return None
-    places = zip(_axis_per_dimension(tensor), indices, strict=True)
-    values = {axis: index for axis, index in places if axis is not None and index != Index.of(axis)}
-    try:
-        term = refolded(substitute(tensor.term, values, None, operands), folds)
-    except ValueError:
-        if not operands:
-            raise
-        return None
-    for index, extent in zip(indices, tensor.shape, strict=True):
-        term = zero_outside(term, index, extent)
-    return term
-
-
-def picked(tensor: Stored, indices: Sequence[Index], operands: tuple[Term, ...]) -> Term | None:
-    """A gathered element of a sum as a masked sum over the dimension gathered from, or None if another form."""
-    gathered = [d for d, i in enumerate(indices) if i.slots]
-    body = tensor.term
-    while body.head == "cast":
-        body = body.args[0]
-    if len(gathered) != 1 or len(operands) != 1 or body.head != "reduce" or body.data[0] != "sum":
-        return None
-    (d,), (operand,) = gathered, operands
-    (((atom, coefficient), *more), offset) = indices[d].terms, indices[d].constant
-    if not isinstance(atom, Dynamic) or coefficient != 1 or more or offset:
-        return None
-    place = Axis("_", tensor.shape[d])
-    level = Canonical({}).level(
-        load(tensor, [Index.of(place) if i == d else x for i, x in enumerate(indices)]), frozenset([place])
-    )
-    axis = Axis(f"r{level}", tensor.shape[d])
-    if axis in operand.axes or any(axis in i.axes for i in indices):
-        return None
-    element = definition_at(tensor, [Index.of(axis) if i == d else x for i, x in enumerate(indices)])
-    assert element is not None
-    here = scalar("eq", pos(Index.of(axis), operand.dtype), operand)
-    return Term("reduce", (scalar("where", here, element, const(0, tensor.dtype)),), ("sum", axis), tensor.dtype)
-
-
-def computed_inside(term: Term, tensor: Stored, memo: dict[Term, Term]) -> Term | None:
-    """The term with a defined tensor's elements computed in place of loaded, gathered ones by a mask; None if that cannot be.
-
-    Where the dimension gathered from is traversed anyway, as by the softmax of which it takes the label's element, the tensor
-    need not be stored for the gather.
-    """
-    for t in term.walk():
-        args = tuple(memo[a] for a in t.args)
-        memo[t] = rebuild(t, args)
-        if t.head == "load" and t.tensor is tensor:
-            inside = picked(tensor, t.indices, args) if args else definition_at(tensor, t.indices)
-            if inside is None:
-                return None
-            memo[t] = inside
-    return memo[term]
-
-
-def zero_outside(term: Term, index: Index, extent: int) -> Term:
-    """The term where an index lies in 0 .. extent-1, and 0 elsewhere."""
-    low, high = index.range
-    if (low >= 0 and high < extent) or _vanishes(term, index, extent):
-        return term
-    zero, place = const(0, term.dtype), pos(index - index.constant, "int32")
-    if low < 0:
-        term = scalar("where", scalar("lt", place, const(-index.constant, "int32")), zero, term)
-    if high >= extent:
-        term = scalar("where", scalar("lt", place, const(extent - index.constant, "int32")), term, zero)
-    return term
-
-
-_KEEP_ZERO = ("neg", "abs", "sign", "sqrt", "tanh", "sin", "erf", "expm1", "log1p", "floor", "ceil", "rint")
-_OF_ZEROS = ("add", "sub", "mul", "max", "min")
-
-
-def _vanishes(term: Term, index: Index, extent: int) -> bool:
-    """True if the term is 0 where the index leaves 0 .. extent-1, because its loads leave their tensors there too."""
-    if term.head == "load":
-        return any(i == index and n == extent for i, n in zip(term.indices, term.tensor.shape, strict=True))
-    if term.head == "const":
-        return const_value(term) == 0
-    if term.head in _KEEP_ZERO or term.head in _OF_ZEROS or term.head == "cast":
-        return all(_vanishes(a, index, extent) for a in term.args)
-    if term.head == "where":
-        return all(_vanishes(a, index, extent) for a in term.args[1:])
-    return term.head == "reduce" and term.data[0] in ("sum", "max", "min") and _vanishes(term.args[0], index, extent)
-
-
-def _axis_per_dimension(tensor: Stored) -> list[Axis | None]:
-    axes = iter(tensor.axes)
-    return [next(axes) if n != 1 else None for n in tensor.shape]
-
-
 # --- which tensors may be kernel boundaries -----------------------------------------------------------------------
+
+
+class Table(Stored):
+    """A tensor of positions and literals alone, such as the angles of rotary embeddings.
+
+    It is made once if a kernel loads it rather than computing it anew, and each region that mentions it defines it.
+    """
 
 
 def boundaries(steps: Sequence[Any], needed: set[Tensor]) -> set[Stored]:
@@ -261,6 +105,24 @@ def boundaries(steps: Sequence[Any], needed: set[Tensor]) -> set[Stored]:
     return {s for s in stored if s in keep and (s in needed or loads_in(s.term))}
 
 
+def tables(steps: Sequence[Any], needed: set[Tensor]) -> tuple[set[Stored], set[Stored]]:
+    """Tensors of positions and literals alone; and those of them worth making once, where they meet anything else.
+
+    These take special functions or sums, and none is larger than the largest tensor that the program is given.
+    """
+    dear: dict[Stored, bool] = {}  # of positions and literals alone: whether it takes such work
+    met: set[Stored] = set()
+    largest = 0
+    for s in steps:
+        loaded = loads_in(s.term) if isinstance(s, Stored) else ()
+        if isinstance(s, Stored) and all(t in dear for t in loaded):
+            dear[s] = any(map(_is_dear, s.term.walk())) or any(dear[t] for t in loaded if isinstance(t, Stored))
+        else:
+            met |= {t for t in loaded if isinstance(t, Stored) and dear.get(t)}
+            largest = max(largest, *(t.nbytes for t in loaded if not isinstance(t, Stored)), 0)
+    return set(dear), {s for s in met if s not in needed and s.nbytes <= largest}
+
+
 def loads_in(term: Term) -> tuple[Tensor, ...]:
     """Tensors read by a term, in order of first use."""
     return term.tensors
@@ -270,7 +132,15 @@ def _worth_storing(stored: Stored) -> bool:
     """Sharing a tensor pays only if it takes more to compute than to load."""
     terms = list(stored.term.walk())
     read = sum(prod(a.extent for a in t.axes) * DTYPES[t.dtype].nbytes for t in terms if t.head == "load")
-    return read > stored.nbytes or any(t.head in SCALARS and SCALARS[t.head].unit == "special" for t in terms)
+    return read > stored.nbytes or any(map(_is_special, terms))
+
+
+def _is_special(t: Term) -> bool:
+    return t.head in SCALARS and SCALARS[t.head].unit == "special"
+
+
+def _is_dear(t: Term) -> bool:
+    return t.bound is not None or _is_special(t)
 
 
 def _contraction_operands(term: Term) -> set[Tensor]:
@@ -288,19 +158,28 @@ def _contraction_operands(term: Term) -> set[Tensor]:
 # --- cutting --------------------------------------------------------------------------------------------------------
 
 
-def kept_steps(steps: Sequence[Any], outputs: Iterable[Tensor]) -> tuple[list[Any], dict[Tensor, Tensor]]:
-    """Steps with every tensor that is no boundary inlined; opaque calls stay. Also the map from old to new tensors."""
+def kept_steps(steps: Sequence[Any], outputs: Iterable[Tensor], once: bool = False) -> tuple[list[Any], dict[Tensor, Tensor]]:
+    """Steps with every tensor that is no boundary inlined; opaque calls stay. Also the map from old to new tensors.
+
+    once: tables may be loaded, which are no steps.
+    """
     wanted = set(outputs)
     needed = wanted | {t for s in steps if not isinstance(s, Stored) for t in s.inputs if isinstance(t, Tensor)}
-    keep = boundaries(steps, needed)
+    literal, made_once = tables(steps, needed) if once else (set[Stored](), set[Stored]())
+    keep = boundaries(steps, needed) | made_once
     renamed: dict[Tensor, Tensor] = {}
     folds: dict[Term, Term] = {}
+    found: dict[Hashable, Table] = {}
     result: list[Any] = []
     for step in steps:
         if not isinstance(step, Stored):
             result.append(replace(step, inputs=tuple(renamed.get(t, t) if isinstance(t, Tensor) else t for t in step.inputs)))
             continue
-        renamed[step] = Stored(step.name, step.shape, step.dtype, _inlined(step.term, renamed, keep, folds, {}), step.axes)
+        term = _inlined(step.term, renamed, set() if step in literal else keep, folds, {})
+        if step in made_once:
+            renamed[step] = found.setdefault((term, step.shape), Table(step.name, step.shape, step.dtype, term, step.axes))
+            continue
+        renamed[step] = Stored(step.name, step.shape, step.dtype, term, step.axes)
         if step in keep:
             result.append(renamed[step])
     return _early(result, {renamed.get(t, t) for t in wanted}), renamed
@@ -373,7 +252,7 @@ def cut(steps: Sequence[Any], outputs: Iterable[Tensor], constant: frozenset[Ten
 
 def _inputs(step: Any) -> list[Tensor]:
     if isinstance(step, Stored):
-        return list(loads_in(step.term))
+        return [t for t in loads_in(step.term) if not isinstance(t, Table)]
     return [t for t in step.inputs if isinstance(t, Tensor)]
 
 
@@ -455,9 +334,16 @@ def _rejoins(tensor: Tensor, later: Sequence[Any]) -> bool:
 
 
 def _region(block: Sequence[Stored], wanted: set[Tensor], constant: frozenset[Tensor]) -> Region:
-    inside = set(block)
-    inputs = dict.fromkeys(t for s in block for t in _inputs(s) if t not in inside)
-    return Region(tuple(inputs), tuple(block), tuple(s for s in block if s in wanted), constant & set(inputs))
+    inputs, definitions = closed(block)
+    return Region(inputs, definitions, tuple(s for s in block if s in wanted), constant & set(inputs))
+
+
+def closed(definitions: Sequence[Stored]) -> tuple[tuple[Tensor, ...], tuple[Stored, ...]]:
+    """What definitions load that none of them makes, and the definitions behind the tables that they mention."""
+    loaded = dict.fromkeys(t for s in definitions for t in loads_in(s.term))
+    met = [t for t in loaded if isinstance(t, Table) and t not in definitions]
+    inside = {*met, *definitions}
+    return tuple(t for t in loaded if t not in inside), (*met, *definitions)
 
 
 def local(region: Region) -> Region:

@@ -89,7 +89,7 @@ def _changes(program: Program, seconds: bool) -> str:
         )
     constant = sum(isinstance(s, PlannedKernel) and s.constant for s in program.steps)
     if constant:
-        rows.append(("computed once", f"{constant} step{'s' * (constant > 1)} that depend on constants only"))
+        rows.append(("computed once", f"{constant} step{'s' * (constant > 1)} that depend on no argument that changes"))
     return "\n".join(line for label, text in rows for line in _labelled(label, text))
 
 

@@ -14,12 +14,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import inf, nan
 
+from eqsat.definitions import zero_outside
 from eqsat.digits import breakpoints, digits_of
 from eqsat.index import Axis, Index
 from eqsat.notation import Kernel, Stored, Term, cast, const, load, online, pos, rebuild, reduce, scalar, substitute
 from eqsat.online import ONLINE, leaders, rescaling
 from eqsat.parts import Parts
-from eqsat.regions import zero_outside
 from eqsat.scalars import DTYPES, REDUCTIONS
 from eqsat.scans import Running, chunks, running
 

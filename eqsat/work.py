@@ -52,7 +52,7 @@ class Read(NamedTuple):
     tensor: Tensor
     scope: frozenset[Axis]
     passes: int
-    element_nbytes: int  # moved for each element
+    element_nbytes: float  # moved for each element
 
 
 class Work:
@@ -287,7 +287,7 @@ class Work:
         """Compulsory traffic: what is read of each tensor (at most all of it), and what is written."""
         read: dict[Tensor, int] = defaultdict(int)
         for r in self.reads:
-            read[r.tensor] += prod(a.extent for a in r.scope) * r.element_nbytes
+            read[r.tensor] += round(prod(a.extent for a in r.scope) * r.element_nbytes)
         return sum(min(n, t.nbytes) for t, n in read.items()) + sum(o.written_nbytes for o in self.kernel.outputs)
 
     @cached_property
@@ -303,11 +303,26 @@ class Work:
         return int(total + sum(points(scope) * n for (scope, _, _), n in self.work.items()))
 
 
-def element_nbytes(tensor: Tensor, indices: tuple[Index, ...]) -> int:
-    """Bytes that memory moves for one element of a load: a sector each where neighbours of every axis lie apart."""
+def element_nbytes(tensor: Tensor, indices: tuple[Index, ...]) -> float:
+    """Bytes that memory moves for one element of a load: a sector each where neighbours of every axis lie apart.
+
+    On the average: what lies outside of the tensor is not loaded.
+    """
     own = DTYPES[tensor.dtype].nbytes
     atoms = [(a, c) for a, c in flatten(indices, tensor.shape).terms if not isinstance(a, Dynamic)]
-    return max(own, min(SECTOR_NBYTES, own * min((abs(c) for _, c in atoms), default=1)))
+    moved = max(own, min(SECTOR_NBYTES, own * min((abs(c) for _, c in atoms), default=1)))
+    return moved * prod(map(_share_inside, indices, tensor.shape))
+
+
+def _share_inside(index: Index, extent: int) -> float:
+    """The share of an axis at whose positions an index that it alone moves lies in 0 .. extent-1."""
+    axis, step = index.terms[0] if len(index.terms) == 1 else (None, 0)
+    if not isinstance(axis, Axis):
+        return 1
+    ends = -index.constant, extent - 1 - index.constant
+    low, high = ends if step > 0 else (-ends[1], -ends[0])
+    inside = min(high // abs(step), axis.extent - 1) - max(-(-low // abs(step)), 0) + 1
+    return max(inside, 0) / axis.extent
 
 
 @lru_cache(maxsize=TERMS)
@@ -317,7 +332,7 @@ def _neighbours(t: Term) -> tuple[Axis, ...]:
 
 
 @lru_cache(maxsize=TERMS)
-def _loaded_nbytes(t: Term) -> int:
+def _loaded_nbytes(t: Term) -> float:
     return element_nbytes(t.tensor, t.indices)
 
 

@@ -16,6 +16,7 @@ from eqsat.backends import pallas, triton
 from eqsat.backends.jax.emit import emit_kernel
 from eqsat.backends.triton.interpret import run as run_in_interpreter
 from eqsat.cost import price
+from eqsat.definitions import computed_inside
 from eqsat.devices import device
 from eqsat.evaluate import evaluate
 from eqsat.index import Axis, Index
@@ -23,7 +24,6 @@ from eqsat.interpret import interpret
 from eqsat.lower import lower
 from eqsat.notation import Kernel, Stored, Tensor, const, load, online, pos, reduce
 from eqsat.parts import Parts
-from eqsat.regions import computed_inside
 from eqsat.schedule import schedules
 from eqsat.split import split, splittable
 from eqsat.tile import TileProgram

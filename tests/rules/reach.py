@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from eqsat.definitions import definition_at
 from eqsat.egraph import Budget, Engine, Row, Saturated
 from eqsat.graph import Graph
 from eqsat.index import Axis, Index
 from eqsat.notation import Stored, Tensor, Term
 from eqsat.read import read
-from eqsat.regions import Region, definition_at, kept_steps, local
+from eqsat.regions import Region, kept_steps, local
 from eqsat.rule import Rule
 from eqsat.rule_trial import forms_of
 
