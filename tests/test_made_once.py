@@ -21,7 +21,7 @@ def rotary(x):
 
 
 def attention(q, k, v):
-    return jax.nn.softmax(rotary(q) @ rotary(k).swapaxes(-1, -2)) @ v
+    return jax.nn.softmax(rotary(q) @ rotary(k).swapaxes(-1, -2) / 64) @ v
 
 
 def layers(x, w1, w2):
