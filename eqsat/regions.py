@@ -15,11 +15,10 @@ from functools import partial
 from math import inf, prod
 from typing import Any
 
-import numpy as np
-
 from eqsat.canonical import Canonical
 from eqsat.definitions import definition_at
-from eqsat.notation import Stored, Tensor, Term, const, const_value, load, rebuild
+from eqsat.notation import Stored, Tensor, Term, load, rebuild
+from eqsat.primitives.fold import folded
 from eqsat.scalars import DTYPES, SCALARS
 
 MAX_DEFINITIONS = 28  # beyond this many stored tensors a region is cut where the fewest bytes are live
@@ -220,15 +219,6 @@ def _inlined(
         else:
             memo[term] = load(new or term.tensor, term.indices, args)
     return memo[term]
-
-
-def folded(term: Term) -> Term:
-    """A scalar operation or cast of literals as a literal, evaluated by JAX in the operation's own dtype."""
-    if not term.args or any(a.head != "const" for a in term.args) or (term.head not in SCALARS and term.head != "cast"):
-        return term
-    values = [np.asarray(const_value(a)).astype(a.dtype) for a in term.args]
-    value = values[0].astype(term.dtype) if term.head == "cast" else np.asarray(SCALARS[term.head].reference(*values))
-    return const(value.item(), term.dtype)
 
 
 def cut(steps: Sequence[Any], outputs: Iterable[Tensor], constant: frozenset[Tensor]) -> list[Region | Any]:

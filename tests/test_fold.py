@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_index import AXES, expressions
 
+import eqsat
 from eqsat.arrays import NUMPY
 from eqsat.evaluate import evaluate_all
 from eqsat.index import Axis, Index
@@ -66,3 +68,26 @@ def test_each_branch_is_read_where_it_is_chosen():
     here = fold.scalar("lt", pos(Index.of(X), "int32"), _number(4))
     term = fold.scalar("where", here, load(tensor, [Index.of(X) // 4]), load(tensor, [Index.of(X) % 20]))
     assert str(term) == "where(x < 4, a[0], a[x%20])"
+
+
+_SEEN = {
+    "float mask above 0": lambda s: jnp.where(jnp.tril(jnp.ones(s.shape)) > 0, s, -jnp.inf),
+    "float mask is 0": lambda s: jnp.where(jnp.tril(jnp.ones(s.shape)) == 0, -jnp.inf, s),
+    "integer mask as bool": lambda s: jnp.where(jnp.tril(jnp.ones(s.shape, int)).astype(bool), s, 0),
+    "bool as float above 1/2": lambda s: jnp.where((jnp.arange(5)[:, None] >= jnp.arange(5)).astype(s.dtype) > 0.5, s, 1),
+    "1 - mask": lambda s: s + (1 - jnp.tril(jnp.ones(s.shape))) * -1e9,
+    "of data": lambda s: jnp.where((s > 0).astype(jnp.float32) == 0, s, 1) + (s < 0).astype(jnp.bfloat16) * 3,
+    "not": lambda s: jnp.where(1 - (s > 0).astype(jnp.int32) > 0, s, 1),
+    "of negative zero": lambda s: -jnp.where(s > 0, 0.0, 1.0) + s,
+    "of infinity": lambda s: jnp.where(1 / (s > 0).astype(jnp.float32) == jnp.inf, s, -s),
+}
+
+
+@pytest.mark.parametrize("name", _SEEN)
+def test_what_is_computed_of_a_mask_is_a_choice(name):
+    """A choice between literals, or a boolean as a number, that meets literals: the outcome of each branch is one."""
+    x = jnp.asarray([[jnp.nan, 1, -jnp.inf, 2, 0]] * 5, jnp.float32)
+    program = eqsat.optimize(_SEEN[name], x, numerics="exact")
+    np.testing.assert_array_equal(program(x), _SEEN[name](x))
+    (kernel,) = program.kernels
+    assert "float32(" not in kernel.formula and kernel.formula.count("where(") == (2 if name == "of data" else 1)

@@ -152,7 +152,6 @@ def test_gradient_of_convolution() -> None:
         (lambda x: x[:0] * 2, (f32(8),), None),
         (lambda x: jax.random.normal(jax.random.key(x), (3,)), (np.uint32(3),), None),
         (lambda x, i: x.at[i].set(1.0), (f32(8), ints(3, low=0, high=8)), ["scatter"]),
-        (lambda x: x % 0.7, (f32(8),), None),
     ],
 )
 def test_calls_where_there_is_no_reading(fn: Callable[..., Any], args: tuple[Any, ...], names: list[str] | None) -> None:

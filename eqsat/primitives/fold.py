@@ -52,6 +52,37 @@ def refolded(term: Term, done: dict[Term, Term] | None = None) -> Term:
     return done[term]
 
 
+def folded(term: Term) -> Term:
+    """A scalar operation or cast of literals as a literal, evaluated by JAX in the operation's own dtype.
+
+    Of literals and one choice between two it is a choice between two: `where(p, 1, 0) > 0` is p.
+    """
+    if not term.args or (term.head not in SCALARS and term.head != "cast"):
+        return term
+    choices = {a: _choice(a, term) for a in term.args if a.head != "const"}
+    if not choices:
+        values = [np.asarray(const_value(a)).astype(a.dtype) for a in term.args]
+        with np.errstate(all="ignore"):
+            value = values[0].astype(term.dtype) if term.head == "cast" else np.asarray(SCALARS[term.head].reference(*values))
+        return const(value.item(), term.dtype)
+    ((choice, parts), *others) = choices.items()
+    if others or parts is None:
+        return term
+    predicate, *branches = parts
+    return scalar(
+        "where", predicate, *(folded(rebuild(term, tuple(b if a is choice else a for a in term.args))) for b in branches)
+    )
+
+
+def _choice(term: Term, used_by: Term) -> tuple[Term, Term, Term] | None:
+    """Predicate and branches of a term that is one of two literals: a choice, or a boolean as a number that is computed with."""
+    if term.head == "where" and all(a.head == "const" for a in term.args[1:]):
+        return term.args  # type: ignore[return-value]
+    if term.head == "cast" and term.args[0].dtype == "bool" and used_by.head in SCALARS:
+        return term.args[0], const(1, term.dtype), const(0, term.dtype)
+    return None
+
+
 def _chosen(args: tuple[Term, ...]) -> Term | None:
     """A choice that is decided, or that only repeats its predicate."""
     predicate, then, otherwise = args
