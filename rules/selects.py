@@ -4,6 +4,8 @@ Concatenation reads as a select on positions, so these few laws move operations,
 All but one are exact: each element is computed as before, on one side or the other.
 """
 
+from math import inf
+
 from eqsat.rule import (
     Axis,
     Bool,
@@ -74,6 +76,21 @@ def exchange_selects(p: Bool, q: Bool, a: Term, b: Term, c: Term, d: Term):
 def product_with_masked(p: Bool, a: Float, b: Float):
     """a*(b where p, else 0) = (a*b where p, else 0) for finite a: a diagonal matrix scales rows."""
     return rewrite(a * where(p, b, const(0)), where(p, a * b, const(0, a)))
+
+
+_HIDDEN = "NaN and infinity of what is masked, and the sign of a zero"
+
+
+@rule("fast", gives_up=_HIDDEN)
+def add_mask(p: Bool, a: Float):
+    """a + (0 where p, else -inf) = (a where p, else -inf) for finite a: a mask that is added is one that loops see."""
+    return rewrite(a + where(p, const(0), const(-inf)), where(p, a, const(-inf, a)))
+
+
+@rule("fast", gives_up=_HIDDEN)
+def add_mask_of_what_is_hidden(p: Bool, a: Float):
+    """a + (-inf where p, else 0) = (-inf where p, else a) for finite a."""
+    return rewrite(a + where(p, const(-inf), const(0)), where(p, const(-inf, a), a))
 
 
 def _unary(name: str):  # type: ignore[no-untyped-def]

@@ -218,6 +218,23 @@ def test_finite_masks_and_other_reductions_bound_nothing() -> None:
     assert loops[0].low is loops[-1].high is None
 
 
+@pytest.mark.parametrize("hidden", ["upper", "lower"])
+def test_a_mask_that_is_added_is_seen_in_the_fast_tier(hidden: str) -> None:
+    triangle = {"upper": lambda m: jnp.triu(m, 1), "lower": lambda m: jnp.tril(m, -1)}[hidden]
+    shape = jax.ShapeDtypeStruct((256, 64), "float32")
+
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        return jax.nn.softmax(q @ k.T + triangle(jnp.full((256, 256), -jnp.inf))) @ v
+
+    for numerics in ("reassociate", "fast"):
+        program = eqsat.optimize(attend, shape, shape, shape, numerics=numerics)
+        loops = [x for p in program.launches for x in statements(lower(p.kernel, p.schedule), Loop)]
+        cut = any(x.low is not None or x.high is not None for x in loops)
+        assert cut == (numerics == "fast")
+        arrays = [jnp.asarray(np.random.default_rng(n).standard_normal((256, 64)), "float32") for n in range(3)]
+        np.testing.assert_allclose(program(*arrays), attend(*arrays), rtol=2e-5, atol=2e-5)
+
+
 def test_rows_that_are_hidden_altogether_are_not_numbers() -> None:
     kernel = attention(MASKS["strict"][0])  # the first row sees nothing
     program = lower(kernel, schedule(kernel, x0=16, x1=16, r0="loop 16"))
