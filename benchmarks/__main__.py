@@ -18,6 +18,8 @@ from benchmarks.measure import Effort  # noqa: E402
 from benchmarks.peers import asked  # noqa: E402
 from benchmarks.runner import Options, Record, Run, read  # noqa: E402
 from benchmarks.workloads import Workload, workloads  # noqa: E402
+from eqsat.devices import device  # noqa: E402
+from eqsat.rule import TIERS  # noqa: E402
 
 QUICK = Effort(seconds=0.6, least=6, most=40)
 EXAMPLES = """\
@@ -78,6 +80,9 @@ def run(options: argparse.Namespace) -> int:
     chosen = workloads(options.only, options.quick)
     if not chosen:
         raise ValueError(f"--only {options.only!r}: a workload required, none fits; see --list")
+    if options.numerics not in TIERS:
+        raise ValueError(f"--numerics {options.numerics!r}: one of {', '.join(TIERS)} required")
+    device(options.target)  # says what is wrong before anything runs
     contestants = engines.chosen(options.engines)
     present = [] if options.peers is None else asked(options.target, options.peers)  # with --ray, each machine has its own
     kept = Options(

@@ -114,6 +114,10 @@ def read(path: Path) -> tuple[Record, dict[str, Record]]:
         ) from None
     if not lines:
         raise ValueError(f"results {path}: a header line required, got an empty file")
+    try:
+        header = json.loads(lines[0])
+    except json.JSONDecodeError:
+        raise ValueError(f"results {path}: lines of JSON required, got {lines[0][:40]!r}; name a file that a run wrote") from None
     records: dict[str, Record] = {}
     for line in lines[1:]:
         try:
@@ -121,7 +125,7 @@ def read(path: Path) -> tuple[Record, dict[str, Record]]:
         except json.JSONDecodeError:
             continue
         records[record["name"]] = record
-    return json.loads(lines[0]), records
+    return header, records
 
 
 def resumable(path: Path, header: Record) -> dict[str, Record]:

@@ -74,16 +74,28 @@ def devices(
     else:
         known = {**DEVICES, **measured()}
     facts = {name: dict(_facts(device)) for name, device in known.items()}
-    table = Table("", *known, box=None, pad_edge=False)
-    longest = sorted(facts.values(), key=len, reverse=True)
-    for fact in dict.fromkeys(fact for row in longest for fact in row):
-        table.add_row(fact, *(row.get(fact, "") for row in facts.values()))
     console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
     with console.capture() as text:
-        console.print(table)
+        for table in _tables(facts, console.width):
+            console.print(table)
         for name, device in known.items():
             console.print(f"{name}: {device.source}")
     talk.show(text.get().rstrip(), lambda: {name: dataclasses.asdict(device) for name, device in known.items()}, as_json)
+
+
+def _tables(facts: Mapping[str, Mapping[str, str]], width: int) -> Iterator[Table]:
+    """One column for each device, in as many tables as a width of characters needs."""
+    longest = sorted(facts.values(), key=len, reverse=True)
+    labels = list(dict.fromkeys(fact for row in longest for fact in row))
+    widest = 2 + max(len(word) for name, row in facts.items() for word in (name, *row.values()))
+    room = max(1, (width - max(map(len, labels), default=0)) // widest)
+    names = list(facts)
+    for start in range(0, len(names), room):
+        shown = names[start : start + room]
+        table = Table("", *shown, box=None, pad_edge=False)
+        for fact in labels:
+            table.add_row(fact, *(facts[name].get(fact, "") for name in shown))
+        yield table
 
 
 def _facts(device: Any) -> Iterator[tuple[str, str]]:

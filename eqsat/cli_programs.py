@@ -19,13 +19,16 @@ SOFTMAX = "jax.nn:softmax --args 'float32[8192,4096]'"  # a function that every 
 ATTENTION = "jax.nn:dot_product_attention --args 'bfloat16[4,512,8,64] bfloat16[4,512,8,64] bfloat16[4,512,8,64]'"
 
 Tune = Annotated[
-    int, typer.Option(metavar="N", help="Time the N best schedules of each kernel on this machine's GPU; keep the fastest.")
+    int,
+    typer.Option(min=0, metavar="N", help="Time the N best schedules of each kernel on this machine's GPU; keep the fastest."),
 ]
 SpillFree = Annotated[
     int,
-    typer.Option(metavar="N", help="Compile each kernel's N best schedules for the target; keep the best without spills."),
+    typer.Option(min=0, metavar="N", help="Compile each kernel's N best schedules for the target; keep the best without spills."),
 ]
-Autotune = Annotated[int, typer.Option(metavar="N", help="In saved Triton files, the N best schedules for Triton's autotuner.")]
+Autotune = Annotated[
+    int, typer.Option(min=1, metavar="N", help="In saved Triton files, the N best schedules for Triton's autotuner.")
+]
 
 
 def add_program_commands(app: typer.Typer) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import inspect
+import logging
 import os
 import re
 import sys
@@ -24,18 +26,23 @@ def function_of(name: str) -> Callable[..., Any]:
     """The function that ``module:function`` or ``file.py:function`` names; modules are also looked up in the current folder."""
     value = _value_of(name)
     if not callable(value):
-        raise ValueError(f"{name}: a function, got {type(value).__name__}")
+        raise ValueError(f"{name}: a function required, got {type(value).__name__}")
     return value
 
 
 def _value_of(name: str) -> Any:
     module_name, separator, attribute = name.rpartition(":")
     if not (module_name and separator and attribute):
-        raise ValueError(f"function {name!r}: module:function, such as jax.nn:softmax")
+        raise ValueError(
+            f"subject {name!r}: module:function, file.py:function or a file of type .onnx, .pt2 or .mlir required; "
+            "for instance jax.nn:softmax"
+        )
     value: Any = _module(module_name)
     for part in attribute.split("."):
         if not hasattr(value, part):
-            raise ValueError(f"module {module_name!r} has no {attribute!r}")
+            near = difflib.get_close_matches(part, dir(value), 3)
+            hint = f"; did you mean {', '.join(near)}?" if near else ""
+            raise ValueError(f"{name}: a name that {module_name} has required, found no {attribute!r}{hint}")
         value = getattr(value, part)
     return value
 
@@ -50,8 +57,8 @@ def _module(name: str) -> Any:
         sys.path.insert(0, folder)
     try:
         return importlib.import_module(path.stem if is_file else name)
-    except Exception as error:
-        raise ValueError(f"module {name!r} cannot be imported: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"module {name!r}: one that can be imported required, got {type(error).__name__}: {error}") from error
 
 
 def graph_of(subject: str, args: str) -> Graph:
@@ -92,11 +99,17 @@ def _exported(path: str, examples: tuple[Any, ...]) -> Graph:
         import torch
     except ImportError as error:
         raise ValueError(f"{path}: the package torch required, got none; pip install 'eqsat[torch]'") from error
+    if not Path(path).is_file():
+        raise ValueError(f"{path}: a file of torch.export.save required, got no file there")
+    log = logging.getLogger("torch.export")
+    disabled, log.disabled = log.disabled, True  # it prints stack traces
     try:
         program = torch.export.load(path)
     except Exception as error:
         reason = str(error).strip().split("\n")[0]
         raise ValueError(f"{path}: a file of torch.export.save required, got {type(error).__name__}: {reason}") from error
+    finally:
+        log.disabled = disabled
     return Graph.from_torch(program, examples or None)
 
 
@@ -121,9 +134,14 @@ def _arguments(subject: str, args: str) -> tuple[Any, ...]:
     if not args.startswith("@"):
         return shapes(args)
     value = _value_of(args[1:] if ":" in args else f"{subject.rpartition(':')[0]}:{args[1:]}")
-    value = value() if callable(value) else value
+    try:
+        value = value() if callable(value) else value
+    except Exception as error:
+        raise ValueError(
+            f"arguments {args!r}: a function that makes them required, got {type(error).__name__}: {error}"
+        ) from error
     if not isinstance(value, tuple | list):
-        raise ValueError(f"arguments {args!r}: a tuple of arguments, got {type(value).__name__}")
+        raise ValueError(f"arguments {args!r}: a tuple of arguments required, got {type(value).__name__}")
     return tuple(value)
 
 

@@ -35,9 +35,12 @@ def rules_in(path: str | Path) -> tuple[Rule, ...]:
         raise ValueError(
             f"{error.filename}:{error.lineno}: Python required, got {str(error.text).strip()!r}; {error.msg}"
         ) from None
-    except (NameError, ImportError, AttributeError) as error:
+    except (Exception, SystemExit) as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
-        raise ValueError(f"{path}: a file that Python can run required, got {error} at {last.filename}:{last.lineno}") from error
+        if isinstance(error, ValueError | TypeError) and Path(last.filename).parent == Path(__file__).parent:
+            raise  # of a rule that is none: it says where
+        said = f"{type(error).__name__}: {error} at {last.filename}:{last.lineno}"
+        raise ValueError(f"{path}: a file that Python can run required, got {said}") from error
     found = pack(vars(module))
     if not found:
         raise ValueError(f"{path}: at least one rule required, found none; a rule is a function under @rule(...)")

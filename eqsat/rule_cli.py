@@ -94,7 +94,9 @@ def show_rule(
     rules = rules_in(file) if file else rules_named([name])
     found = next((r for r in rules if r.name == name), None)
     if found is None:
-        raise ValueError(f"rule {name!r}: the name of one rule required, got that of a pack or of none in {file}")
+        raise ValueError(
+            f"rule {name!r}: the name of one rule required, got " + (f"none of {file}" if file else "that of a pack")
+        )
     facts = [*_facts(found), *([] if file else [("demo", said(name, default_rules()))])]
     for subject, shapes in ((program, args), (DEMO, "@arguments")):
         if subject == DEMO and not demo or not subject:
@@ -139,7 +141,7 @@ def check_rules(
     talk: Talk,
     names: Names = [],  # noqa: B006
     seed: Annotated[int, typer.Option(help="Of the random instances.")] = 0,
-    samples: Annotated[int, typer.Option(help="Instances of each rule (0: as many as usual).")] = 0,
+    samples: Annotated[int, typer.Option(min=0, help="Instances of each rule (0: as many as usual).")] = 0,
     prove: Annotated[bool, typer.Option("--prove", help="Also prove what z3 can (the extra `prove`).")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -227,7 +229,7 @@ def discover_rules(
         raise ValueError(f"tier {tier!r}: one of {', '.join(TIERS)} required")
     if out and Path(out).exists():
         raise ValueError(f"{out}: a new file required, this one exists; choose another with -o")
-    words = Vocabulary.of(_words(ops), dtype, [float(w) for w in _words(literals)])
+    words = Vocabulary.of(_words(ops), dtype, _literals(literals))
     with talk.phase("enumerating terms"):
         found = discover(words, size, () if alone else rules_named(names), TIERS[: TIERS.index(tier) + 1], seconds)
     lines = [f"{f.rule.tier:11}  {f.rule.law}" for f in found.found]
@@ -241,6 +243,13 @@ def discover_rules(
     elif out:
         lines.append(f"wrote no {out}: there is nothing new; --alone writes what the given rules derive too")
     talk.show("\n".join(lines), lambda: list(map(_as_dict, found.rules)), as_json)
+
+
+def _literals(text: str) -> list[float]:
+    try:
+        return [float(w) for w in _words(text)]
+    except ValueError:
+        raise ValueError(f"literals {text!r}: numbers, such as '0,1', required") from None
 
 
 def _words(text: str) -> list[str]:

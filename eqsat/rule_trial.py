@@ -79,6 +79,8 @@ def _function(expression: str, arguments: str) -> tuple[Callable[..., Any], list
             raise ValueError(f"expression {expression!r}: functions among {known} required, got {node.func.id!r}")
     names = [n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id not in _WORDS]
     names = sorted(dict.fromkeys(names), key=names.index)
+    if rest := _ARGUMENT.sub("", arguments).strip(", "):
+        raise ValueError(f"arguments {arguments!r}: a list such as 'a=float32[4,8] b=int32[4]' required, got {rest!r}")
     given = {name: shape(dtype, extents) for name, dtype, extents in _ARGUMENT.findall(arguments)}
     if stray := given.keys() - set(names):
         raise ValueError(f"arguments {arguments!r}: operands of the expression required, got {', '.join(sorted(stray))}")

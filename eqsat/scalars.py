@@ -193,7 +193,7 @@ SCALARS: dict[str, ScalarOp] = {
         ),
         ScalarOp("floor", 1, "jnp.floor({0})", "tl.floor({0})", kinds=_FLOAT, increasing=(0,)),
         ScalarOp("ceil", 1, "jnp.ceil({0})", "tl.ceil({0})", kinds=_FLOAT, increasing=(0,)),
-        ScalarOp("rint", 1, "jnp.rint({0})", "libdevice.rint({0})", kinds=_FLOAT, increasing=(0,)),
+        ScalarOp("rint", 1, "jnp.rint({0})", "libdevice.nearbyint({0})", kinds=_FLOAT, increasing=(0,)),
         ScalarOp("is_finite", 1, "jnp.isfinite({0})", "(tl.abs({0}) < float('inf'))", kinds=_FLOAT, result="bool"),
         _compare("eq", "=="),
         _compare("ne", "!="),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import ceil, floor, log10, sqrt
+from math import ceil, cos, floor, log10, radians, sin, sqrt
 from typing import TYPE_CHECKING, Any
 
 from eqsat.report import nbytes, operations, time
@@ -83,7 +83,7 @@ def roofline_svg(picture: Picture) -> Markup:
     parts += [_dot(p, disc, "before") for p, disc in zip(before, hollow, strict=True)]
     numbers = {id(p): n for n, p in enumerate(picture.after, 1)}
     dots = [_dot(p, disc, "after", numbers[id(p)]) for p, disc in zip(after, filled, strict=True)]
-    rooms = _rooms(filled, hollow, _names(picture, x, y))
+    rooms = _rooms(filled, hollow, _letters(picture, x, y))
     parts += itertools.chain.from_iterable(map(_line, filled, rooms))
     parts += [*dots, *(_number(numbers[id(p)], d, room) for p, d, room in zip(after, filled, rooms, strict=True) if room)]
     return el(
@@ -128,10 +128,7 @@ def _roofs(picture: Picture, x: Axis, y: Axis) -> Iterator[Markup]:
     start = max(10.0**x.low, 10.0**y.low / speed)
     ends = (start, start * speed), (tops[-1][1] / speed, tops[-1][1])
     yield el("path", d=f"M{x(ends[0][0]):.1f},{y(ends[0][1]):.1f} L{x(ends[1][0]):.1f},{y(ends[1][1]):.1f}", class_="roof")
-    steep = (x(10) - x(1), y(1) - y(10))
-    where = sqrt(start * ends[1][0])
-    at, angle = (x(where), y(where * speed)), -_degrees(*steep)
-    label = f"device memory, {nbytes(speed)}/s"
+    label, at, angle = _slope(picture, x, y)
     turned = f"rotate({angle:.1f} {at[0]:.1f} {at[1]:.1f})"
     yield el("text", label, x=at[0], y=at[1] - 7, text_anchor="middle", transform=turned, class_="ceiling")
     for _, rate in tops:
@@ -140,15 +137,32 @@ def _roofs(picture: Picture, x: Axis, y: Axis) -> Iterator[Markup]:
         yield el("text", label, x=end, y=base, text_anchor="end", class_="ceiling")
 
 
+def _slope(picture: Picture, x: Axis, y: Axis) -> tuple[str, tuple[float, float], float]:
+    """What is written above the slope of memory, the middle of the slope, and its degrees clockwise."""
+    speed, (_, top) = picture.card.dram_bytes_per_second, ceilings(picture)[-1]
+    where = sqrt(max(10.0**x.low, 10.0**y.low / speed) * top / speed)
+    return f"device memory, {nbytes(speed)}/s", (x(where), y(where * speed)), -_degrees(x(10) - x(1), y(1) - y(10))
+
+
+def _letters(picture: Picture, x: Axis, y: Axis) -> list[Disc]:
+    """The room of each letter that is written at a ceiling or above the slope."""
+    level = [
+        Disc(end - LETTER * (n + 0.5), base - 4, LETTER) for name, end, base in _names(picture, x, y) for n in range(len(name))
+    ]
+    label, at, angle = _slope(picture, x, y)
+    across, down = cos(radians(angle)), sin(radians(angle))
+    along = [LETTER * (n + 0.5 - len(label) / 2) for n in range(len(label))]
+    return level + [Disc(at[0] + s * across + 11 * down, at[1] + s * down - 11 * across, LETTER) for s in along]
+
+
 def _names(picture: Picture, x: Axis, y: Axis) -> list[tuple[str, float, float]]:
     """What is written at each ceiling, with right end and base line: above the highest, below the others, where dots are few."""
     tops = ceilings(picture)
     return [(f"{name}, {operations(rate)}/s", x.end - 6, y(rate) + (-6 if rate == tops[-1][1] else 14)) for name, rate in tops]
 
 
-def _rooms(filled: Sequence[Disc], hollow: Sequence[Disc], names: Sequence[tuple[str, float, float]]) -> list[Disc | None]:
+def _rooms(filled: Sequence[Disc], hollow: Sequence[Disc], letters: Sequence[Disc]) -> list[Disc | None]:
     """Where the numbers of filled dots stand: hidden by nothing, and hiding nothing."""
-    letters = [Disc(end - LETTER * (n + 0.5), base - 4, LETTER) for name, end, base in names for n in range(len(name))]
     return places(filled, [*hollow, *letters], (LEFT, TOP, WIDTH - RIGHT, HEIGHT - BOTTOM), NUMBER)
 
 

@@ -96,10 +96,20 @@ def test_the_shell_completes_commands_and_values(monkeypatch, capsys):
         (["view", *SOFTMAX, "-o", "nowhere/page.html"], "nowhere/page.html: a file in a folder that can be written required"),
         (["optimize", *SOFTMAX, "-o", "README.md/out"], "README.md/out: a folder that can be written required, got"),
         (["rules", "new", "law", "--file", "nowhere/law.py"], "nowhere/law.py: a file in a folder that can be written required"),
-        (["inspect", "examples.softmax:softmax", "--args", "@nothing"], "module 'examples.softmax' has no 'nothing'"),
+        (
+            ["inspect", "examples.softmax:softmax", "--args", "@nothing"],
+            "examples.softmax:nothing: a name that examples.softmax has required, found no 'nothing'",
+        ),
         (["rules", "new", "class"], "name 'class': a Python name required"),
         (["rules", "try", "sums", "foo(a)"], "expression 'foo(a)': functions among "),
         (["optimize", *SOFTMAX, "--time-limit", "-3"], "time_limit: seconds, at least 0, required, got -3.0"),
+        (
+            ["rules", "try", "sums", "sum(a)", "--args", "zzz"],
+            "arguments 'zzz': a list such as 'a=float32[4,8] b=int32[4]' required",
+        ),
+        (["rules", "show", "sums"], "rule 'sums': the name of one rule required, got that of a pack"),
+        (["rules", "discover", "--ops", "add", "--literals", "x"], "literals 'x': numbers, such as '0,1', required"),
+        (["inspect", "nothing.pt2"], "nothing.pt2: "),
         (["rules", "improve"], "No such command 'improve'"),
         (["rules", "show"], "Missing argument 'NAME'"),
         (
@@ -109,7 +119,7 @@ def test_the_shell_completes_commands_and_values(monkeypatch, capsys):
         (["rules", "list", "--tier", "loose"], "tier 'loose': one of exact, reassociate, fast required"),
         (["reduce", *SOFTMAX, "-o", "README.md"], "README.md: a new file required, this one exists"),
         (["explain", "examples.softmax:softmax", "--args", "float32[0]"], "softmax: "),
-        (["view", "softmax"], "function 'softmax': module:function, such as jax.nn:softmax"),
+        (["view", "softmax"], "subject 'softmax': module:function, file.py:function or a file"),
     ],
 )
 def test_a_mistake_is_one_line(arguments, message, capsys):
@@ -203,6 +213,22 @@ def test_devices_as_json(capsys, no_own_devices):
     assert list(json.loads(capsys.readouterr().out)) == list(DEVICES)
 
 
+def test_devices_are_whole_in_a_narrow_terminal(no_own_devices):
+    from rich.console import Console
+
+    from eqsat.cli import _facts, _tables
+
+    facts = {name: dict(_facts(device)) for name, device in DEVICES.items()}
+    for width in (60, 80, 200):
+        console = Console(width=width, highlight=False)
+        with console.capture() as text:
+            for table in _tables(facts, width):
+                console.print(table)
+        said = text.get()
+        assert "\N{HORIZONTAL ELLIPSIS}" not in said and all(said.count(name) == 1 for name in ("rtx4090", "mi300x"))
+        assert all(number in said.split() for number in facts["h100"].values())
+
+
 def test_rules_are_listed_and_explained(capsys):
     assert main(["rules", "list", "contractions"]) == 0
     assert "associate_contraction" in capsys.readouterr().out
@@ -287,3 +313,38 @@ def test_an_interruption_is_no_stack_trace(monkeypatch, capsys):
 
 def test_numbers_are_read_as_they_are_written():
     assert numbers("0, 2 -1") == (0, 2, -1) and numbers("") == ()
+
+
+RULE = "from eqsat.rule import Float, rewrite, rule\n\n\n@rule({0})\ndef law(a: Float{1}):\n    'Doc.'\n    return {2}\n"
+BROKEN = {
+    "syntax": ("def law(:", ":1: Python required, got 'def law(:'"),
+    "exit": ("import sys\nsys.exit(3)", ": a file that Python can run required, got SystemExit: 3 at "),
+    "fault": ("1 / 0", ": a file that Python can run required, got ZeroDivisionError: division by zero at "),
+    "value": ("raise ValueError('mine')", ": a file that Python can run required, got ValueError: mine at "),
+    "assertion": ("assert False, 'mine'", ": a file that Python can run required, got AssertionError: mine at "),
+    "import": ("import nothing_there", ": a file that Python can run required, got ModuleNotFoundError: "),
+    "empty": ("x = 1", ": at least one rule required, found none"),
+    "tier": (RULE.format("'loose'", "", "rewrite(a * a, a)"), ":4): tier in ('exact', 'reassociate', 'fast') and phase in "),
+    "unbound": (RULE.format("'exact'", ", b: Float", "rewrite(a * a, b)"), ":4): variables of one side must be bound"),
+    "no rewrite": (RULE.format("'exact'", "", "a"), ":4): rewrite(...) or birewrite(...) as the result required"),
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_file_of_rules_that_is_none_is_one_line_that_says_where(fault, tmp_path, capsys):
+    text, message = BROKEN[fault]
+    (tmp_path / "law.py").write_text(text)
+    assert main(["rules", "list", f"{tmp_path}/law.py"]) == 2
+    said = capsys.readouterr().err
+    assert f"{tmp_path}/law.py{message}" in said and said.count("\n") == 1
+
+
+def test_a_module_of_the_user_that_ends_or_fails_is_one_line(tmp_path, capsys):
+    (tmp_path / "leaves.py").write_text("import sys\nsys.exit(3)\n")
+    (tmp_path / "fails.py").write_text("def f(x):\n    return x\n\n\ndef arguments():\n    raise RuntimeError('mine')\n")
+    assert (
+        main(["inspect", f"{tmp_path}/leaves.py:f"]) == main(["inspect", f"{tmp_path}/fails.py:f", "--args", "@arguments"]) == 2
+    )
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.endswith("leaves.py': one that can be imported required, got SystemExit: 3")
+    assert second == "eqsat: arguments '@arguments': a function that makes them required, got RuntimeError: mine"

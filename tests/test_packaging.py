@@ -108,11 +108,14 @@ def test_console_script_prints_the_version():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["softmax"], "eqsat: function 'softmax': module:function, such as examples.softmax:softmax"),
-        (["examples.softmax:nothing"], "eqsat: module 'examples.softmax' has no 'nothing'"),
-        (["no_such:f"], "eqsat: module 'no_such' cannot be imported: ModuleNotFoundError: No module named 'no_such'"),
-        (["examples.softmax:PROGRAMS"], "eqsat: examples.softmax:PROGRAMS: a function, got dict"),
-        (["examples.softmax:softmax", "--args", "float31[2]"], "eqsat: no dtype 'float31'; known: bool, int8,"),
+        (["softmax"], "eqsat: subject 'softmax': module:function, file.py:function or a file"),
+        (
+            ["examples.softmax:nothing"],
+            "eqsat: examples.softmax:nothing: a name that examples.softmax has required, found no 'nothing'",
+        ),
+        (["no_such:f"], "eqsat: module 'no_such': one that can be imported required, got ModuleNotFoundError: No module"),
+        (["examples.softmax:PROGRAMS"], "eqsat: examples.softmax:PROGRAMS: a function required, got dict"),
+        (["examples.softmax:softmax", "--args", "float31[2]"], "eqsat: dtype 'float31': one of bool, int8,"),
         (["examples.softmax:softmax", "--args", "float32[2"], "eqsat: arguments 'float32[2': a list such as"),
     ],
 )

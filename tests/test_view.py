@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 from planned import program_of
 
+from eqsat import view_roofline
 from eqsat.cost import Cost
+from eqsat.report import nbytes
 from eqsat.view import roofline_figure, view
 from eqsat.view_layout import Node, lay_out
 from eqsat.view_markup import el, escaped, highlighted
@@ -228,3 +230,18 @@ def test_choosing_a_kernel_opens_it_and_a_tab_shows_its_source(page, tmp_path):
     second = document[document.index('id="kernel-2"') :]
     shown = re.findall(r'<div class="source" data-name="(\w+)"( hidden="")?>', second)[:3]
     assert shown == [("triton", ' hidden=""'), ("pallas", ""), ("jax", ' hidden=""')]
+
+
+def test_a_number_stands_on_no_letter_of_the_slope(program):
+    picture = Picture(program)
+    (x_low, x_high), (y_low, y_high) = view_roofline._limits(picture)
+    x = view_roofline.Axis(x_low, x_high, view_roofline.LEFT, view_roofline.WIDTH - view_roofline.RIGHT)
+    y = view_roofline.Axis(y_low, y_high, view_roofline.HEIGHT - view_roofline.BOTTOM, view_roofline.TOP)
+    letters, speed = view_roofline._letters(picture, x, y), picture.card.dram_bytes_per_second
+    slope = letters[-len(f"device memory, {nbytes(speed)}/s") :]
+    assert all(a.x < b.x and a.y > b.y for a, b in itertools.pairwise(slope))  # they climb with it
+    for letter in slope:
+        dot = Disc(letter.x, letter.y + 18, 4)  # whose number would stand above it
+        (room,) = view_roofline._rooms([dot], [], letters)
+        assert room is not None and not any(room.near(other) for other in letters)
+        assert any(place.near(letter) for place in view_roofline.places([dot], [], (0, 0, 1000, 1000), view_roofline.NUMBER))
