@@ -19,7 +19,7 @@ from eqsat.demand import Demand, Product, demand
 from eqsat.devices import Device
 from eqsat.notation import Kernel
 from eqsat.scalars import DTYPES
-from eqsat.schedule import Schedule, Schedules, schedules
+from eqsat.schedule import SMALLEST_DOT, Schedule, Schedules, schedules
 from eqsat.traversal import Traversals
 from eqsat.work import Work
 
@@ -28,6 +28,11 @@ ALONE_LOSS = 0.4  # and of units that compute, where too few warps are resident 
 ENOUGH_WARPS = 16.0
 REGISTER_NBYTES = 256 * 1024  # of one multiprocessor
 COMPUTED = 0.85  # of a contraction's rate, per operand that is computed in registers instead of copied to shared memory
+# Of products in registers, as static reports for Hopper say. Operations for each point where both operands are spread over an
+# axis of the other: they come through shared memory, sums through other lanes; one position of k after the other takes neither.
+SPREAD, SPREAD_ONCE = 10.0, 4.0
+ENTRY = 100.0  # operations of each lane for addresses and masks
+TRIP_SECONDS, TRIP_SECONDS_ONCE = 300e-9, 35e-9  # the latency of a loop's pass, of which the compiler unrolls the shorter ones
 MISS = 0.3  # share of repeated reads that leave L2 when the working set exceeds it
 
 
@@ -93,6 +98,11 @@ def ranked(kernel: Kernel, device: Device) -> list[tuple[Cost, Schedule]]:
     return sorted(((cost, s) for cost, s in priced if s is not None), key=lambda found: found[0].seconds)
 
 
+def dots(work: Work, schedules: Schedules) -> list[bool]:
+    """Of each product, whether it is priced as a dot under the first of these schedules."""
+    return [bool(by_dot(c, schedules.traversals)[0]) for c in demand(work).products]
+
+
 @lru_cache(maxsize=1 << 14)
 def _best(asked: Demand, traversals: Traversals, device: Device) -> tuple[float, int, str]:
     """The least seconds, the number of the schedule that takes them, and what bounds it (nothing if no schedule fits)."""
@@ -122,23 +132,28 @@ def _array_cost(work: Work, device: Device) -> Cost:
     return Cost(seconds, 1, work.nbytes, work.flops, max(terms, key=lambda name: terms[name]))
 
 
+def by_dot(c: Product, over: Traversals) -> np.ndarray:
+    """True where a product is one of two matrices, as lowering makes it: of their tiles, and of one position of all else."""
+    sides = [over.widest(side) for side in (c.rows, c.columns, c.k)]
+    return c.dot & (np.min(sides, axis=0) >= SMALLEST_DOT) & (np.prod(sides, axis=0) == over.block(c.scope))
+
+
 class _Pricing:
     """Vectors over schedules."""
 
     def __init__(self, asked: Demand, traversals: Traversals, device: Device) -> None:
         self.asked, self.over, self.device = asked, traversals, device
+        self._by_dot: dict[Product, np.ndarray] = {}
 
     def seconds(self) -> tuple[np.ndarray, list[str], np.ndarray]:
         """Seconds of each schedule; the names of the units, and the seconds that each takes."""
-        d, programs = self.device, self.over.programs
-        residents = np.ceil(programs / d.multiprocessors) * d.multiprocessors
-        busy = programs / residents
+        d, programs, busy = self.device, self.over.programs, self.busy
         few = np.minimum(1.0, programs / d.multiprocessors * 2.0)  # programs on half of the multiprocessors saturate memory
         terms = {
             "dram": self.dram_nbytes() / (d.dram_bytes_per_second * d.dram_efficiency) / few,
             "l2": self.l2_nbytes / d.l2_bytes_per_second / few,
             "tensor": self.tensor_seconds() / busy,
-            "vector": self.unit_seconds("vector", d.vector_flops / 2) / busy,
+            "vector": self.unit_seconds("vector", d.vector_flops / 2) / busy + self.unrolled_seconds(),
             "special": self.unit_seconds("special", d.special_ops_per_second) / busy,
         }
         stack = np.stack(list(terms.values()))
@@ -149,12 +164,22 @@ class _Pricing:
         seconds = seconds + ALONE_LOSS * self.alone * np.maximum(0.0, rest - most / 4)
         return np.where(self.fits, seconds, np.inf), list(terms), stack
 
+    @cached_property
+    def busy(self) -> np.ndarray:
+        """The share of the multiprocessors that have work, on average until all is done."""
+        programs, multiprocessors = self.over.programs, self.device.multiprocessors
+        return programs / (np.ceil(programs / multiprocessors) * multiprocessors)
+
+    @cached_property
+    def resident(self) -> np.ndarray:
+        """Programs that a multiprocessor holds at once."""
+        resident = np.maximum(1.0, np.floor(REGISTER_NBYTES * 0.9 / np.maximum(self.registers, 1.0)))
+        return np.minimum(resident, np.maximum(1.0, np.ceil(self.over.programs / self.device.multiprocessors)))
+
     @property
     def alone(self) -> np.ndarray:
         """How far the warps of a multiprocessor are from enough for one to compute while another waits; 0: enough."""
-        resident = np.maximum(1.0, np.floor(REGISTER_NBYTES * 0.9 / np.maximum(self.registers, 1.0)))
-        resident = np.minimum(resident, np.maximum(1.0, np.ceil(self.over.programs / self.device.multiprocessors)))
-        return np.maximum(0.0, 1.0 - resident * self.over.warps / ENOUGH_WARPS)
+        return np.maximum(0.0, 1.0 - self.resident * self.over.warps / ENOUGH_WARPS)
 
     def executed(self, scope: int, passes: int) -> np.ndarray:
         return self.over.executed(scope, passes, self.asked.visited)
@@ -182,7 +207,30 @@ class _Pricing:
             if c.dtype in self.device.tensor_flops:
                 efficiency = efficiency * COMPUTED**c.computed
             products = c.products if c.dtype in self.device.tensor_flops else 1
-            total = total + products * 2 * self.executed(c.scope, c.passes) / (peak * efficiency)
+            seconds = products * 2 * self.executed(c.scope, c.passes) / (peak * efficiency)
+            total = total + np.where(self.by_dot(c), seconds, 0.0)
+        return total
+
+    def by_dot(self, c: Product) -> np.ndarray:
+        if c not in self._by_dot:
+            self._by_dot[c] = by_dot(c, self.over)
+        return self._by_dot[c]
+
+    def unrolled_seconds(self) -> np.ndarray:
+        """Of products that are no dots: multiplied point by point and added up, on the units of all other sums."""
+        over, total = self.over, 0.0 * self.over.one
+        for c in self.asked.products:
+            rate = (self.device.float64_flops if c.dtype == "float64" else self.device.vector_flops) / 2
+            spread = (over.block(c.rows) > 1) & (over.block(c.columns) > 1)
+            folded = over.block(c.k) > 1
+            idle = np.maximum(1.0, over.warps * self.device.lanes / over.block(c.scope))
+            operations = self.executed(c.scope, c.passes) * idle * np.where(spread, np.where(folded, SPREAD, SPREAD_ONCE), 2.0)
+            for scope in c.widened:
+                operations = operations + self.executed(scope, c.passes)
+            busy = operations + over.programs * over.warps * self.device.lanes * ENTRY
+            waves = np.ceil(over.programs / (self.resident * self.device.multiprocessors))
+            waits = (over.trips(c.scope) - 1) * np.where(folded, TRIP_SECONDS, TRIP_SECONDS_ONCE) * waves
+            total = total + np.where(self.by_dot(c), 0.0, np.maximum(busy / rate / self.busy, waits))
         return total
 
     def unit_seconds(self, unit: str, rate: float) -> np.ndarray:
@@ -195,7 +243,8 @@ class _Pricing:
     @cached_property
     def operand_nbytes(self) -> np.ndarray:
         """Operands of contractions, each once."""
-        return sum((c.products * self._sides_nbytes(c) for c in self.asked.products), start=0.0 * self.over.one)
+        operands = ((self.by_dot(c), c.products * self._sides_nbytes(c)) for c in self.asked.products)
+        return sum((np.where(dot, nbytes, 0.0) for dot, nbytes in operands), start=0.0 * self.over.one)
 
     def _sides_nbytes(self, c: Product) -> np.ndarray:
         """A contraction's two operands, as wide as the hardware sees them."""
@@ -208,7 +257,7 @@ class _Pricing:
         for c in self.asked.products:
             for scope in c.loaded:
                 more = self.over.copies(scope) - 1
-                total = total + more * c.products * self.over.block(scope) * DTYPES[c.dtype].nbytes
+                total = total + self.by_dot(c) * more * c.products * self.over.block(scope) * DTYPES[c.dtype].nbytes
         return total
 
     @cached_property
@@ -219,13 +268,16 @@ class _Pricing:
         largest = np.max([nothing, *(block(scope) * 4 for scope in asked.blocks)], axis=0)
         for c in asked.products:
             if c.split:
-                accumulators = accumulators + block(c.rows | c.columns) * 4  # the sum of the small parts
+                accumulators = accumulators + self.by_dot(c) * block(c.rows | c.columns) * 4  # the sum of the small parts
+            unrolled = block(c.scope) * max(4, DTYPES[c.dtype].nbytes)
+            largest = np.where(self.by_dot(c), largest, np.maximum(largest, unrolled))
         # Beside an accumulator a short epilogue is computed in pieces; a long one, or several folds, keep whole blocks. Long is
         # what static reports for Hopper say of 128 accumulators a thread: a product with bias and GELU takes 178 to 193
         # registers where its loop stays a loop, but 255 and 54 spills where it is unrolled (256 by 128, depth 1024).
         # What is loaded beside the scores of attention waits whole: with a bias of float32, 256 by 64 scores, as many results and
         # weights in half of their registers (128 + 64 + 32 a thread) spill 67 on sm_100.
-        copies = 2.0 if not asked.products else 1.0 if asked.widest > 3 or asked.folds > 2 else 0.5 + asked.beside
+        dots = np.any([nothing > 0, *map(self.by_dot, asked.products)], axis=0)
+        copies = np.where(dots, 1.0 if asked.widest > 3 or asked.folds > 2 else 0.5 + asked.beside, 2.0)
         through = self.operand_nbytes if self.device.compute_capability < 90 else nothing  # operands pass through registers
         return accumulators + copies * largest + through
 
@@ -237,8 +289,9 @@ class _Pricing:
         limit = np.minimum(warps * self.device.lanes * per_thread * 4, REGISTER_NBYTES * 0.9)
         unrolled = [c for c in self.asked.products if c.dtype not in self.device.tensor_flops]
         for c in unrolled:  # multiply-adds: more than 64 accumulators a thread spill, computed operands sooner
-            registers = registers + 3 * self._sides_nbytes(c) * bool(c.computed)
+            copies = 3.0 * bool(c.computed)
             if self.asked.folds > 1 and len(unrolled) > 1:  # the operands of one wait while another is multiplied
-                registers = registers + self.asked.folds * self._sides_nbytes(c)
-            limit = np.minimum(limit, warps * self.device.lanes * (64 + 32) * 4)
+                copies += self.asked.folds
+            registers = registers + np.where(self.by_dot(c), copies * self._sides_nbytes(c), 0.0)
+            limit = np.where(self.by_dot(c), np.minimum(limit, warps * self.device.lanes * (64 + 32) * 4), limit)
         return (registers <= limit) & (self.shared_nbytes <= self.device.shared_nbytes * 0.95)

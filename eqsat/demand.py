@@ -30,6 +30,8 @@ class Product(NamedTuple):
     passes: int
     products: int
     split: bool
+    dot: bool
+    widened: tuple[int, ...]
 
 
 class Demand(NamedTuple):
@@ -97,7 +99,8 @@ def _product(c: Contraction, mask: _Masks) -> Product:
     rows, columns = sorted((mask(c.rows), mask(c.columns)))
     k, scope = mask(frozenset([c.k])), mask(c.scope)
     loaded = tuple(sorted(mask(axes) for axes in c.loaded))
-    return Product(rows, columns, k, scope, c.dtype, c.computed, loaded, c.passes, c.products, bool(c.split))
+    widened = tuple(sorted(map(mask, c.widened)))
+    return Product(rows, columns, k, scope, c.dtype, c.computed, loaded, c.passes, c.products, bool(c.split), c.dot, widened)
 
 
 @lru_cache(maxsize=1 << 10)

@@ -6,10 +6,10 @@ pointwise kernel. The schedules of a kernel are the product of the options, a fe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
+from itertools import islice, product
 from math import prod
 from typing import NamedTuple, overload
 
@@ -17,14 +17,18 @@ from eqsat.index import Axis
 from eqsat.scalars import DTYPES
 from eqsat.tile import TileAxis
 from eqsat.traversal import Option, Traversals, Way, positions
-from eqsat.work import RESIDENT_K, Work, main_axis
+from eqsat.work import RESIDENT_K, Contraction, Work, main_axis
 
 LARGEST_BLOCK = 8192  # elements of a reduction's block, unless several axes are reduced one position after the other
 SMALLEST_DOT = 16
 RESIDENT_LIMIT = 16384  # elements of a row held in registers
 FEW = 4096  # results, of which tiles of 32 leave most of a device idle
 SMALL = 64  # a reduced axis up to this extent is held whole beside others
-LIMIT = 160  # schedules per kernel
+LIMIT = 160  # schedules per kernel, and as many of small products without dots
+FEW_POINTS = (1 << 22, 1 << 20)  # of a product that dots pad along an axis, and of one that leaves much of a device idle
+TILES, SUMMED_TILES = (1, 4, 16, 64), (1, 16, 64, 256)  # of long axes of products without dots
+SECTOR = 8  # elements of which memory moves no fewer
+LARGEST_HELD = 1024  # extent of one that is summed, held whole
 
 
 @dataclass(frozen=True)
@@ -88,29 +92,29 @@ def schedules(work: Work) -> Schedules:
     """The schedules worth pricing, in a fixed order."""
     if work.scans and work.contractions:
         return Schedules(work.axes, Traversals((), []))  # a scan of products is two kernels
-    options = (
-        _scanning(work)
-        if work.scans
-        else _contracting(work)
-        if work.contractions
-        else _reducing(work)
-        if work.bound_axes
-        else _pointwise(work)
-    )
+    if work.contractions:
+        spaces = [_space(work, _contracting(work))] if all(c.dot for c in work.contractions) else []
+        spaces += [_space(work, _unrolled(work), dots=False)] if not spaces or all(map(_small, work.contractions)) else []
+    else:
+        spaces = [_space(work, _scanning(work) if work.scans else _reducing(work) if work.bound_axes else _pointwise(work))]
+    return Schedules(work.axes, _traversals(*spaces))
+
+
+def _space(work: Work, options: Mapping[Axis, Sequence[Option]], dots: bool = True) -> _Space:
     position = {axis: n for n, axis in enumerate(work.axes)}
 
     def mask(axes: Iterable[Axis]) -> int:
         return sum(1 << position[a] for a in axes)
 
-    space = _Space(
+    return _Space(
         tuple(a.extent for a in work.axes),
         tuple(tuple(options[a]) for a in work.axes),
         len(work.kernel.axes),
         () if work.contractions else tuple((position[axis], position[bound]) for axis, bound in work.follows.items()),
-        tuple(sorted({(*sorted((mask(c.rows), mask(c.columns))),) for c in work.contractions})),
+        tuple(sorted({(*sorted((mask(c.rows), mask(c.columns))),) for c in work.contractions})) if dots else (),
         _on_matrix_units(work),
+        () if dots else tuple(sorted({mask(c.scope) for c in work.contractions})),
     )
-    return Schedules(work.axes, _traversals(space))
 
 
 class _Space(NamedTuple):
@@ -120,20 +124,23 @@ class _Space(NamedTuple):
     options: tuple[tuple[Option, ...], ...]
     written: int  # these axes come first
     follows: tuple[tuple[int, int], ...]  # output axes that are traversed like a reduced one
-    contractions: tuple[tuple[int, ...], ...]  # masks of their rows and of their columns
+    contractions: tuple[tuple[int, ...], ...]  # masks of the rows and of the columns of dots
     matrix: bool
+    unrolled: tuple[int, ...]  # masks of products that are no dots
 
 
 @lru_cache(maxsize=1 << 10)
-def _traversals(space: _Space) -> Traversals:
-    """Every schedule of a space, up to `LIMIT`."""
-    found: list[Way] = []
+def _traversals(*spaces: _Space) -> Traversals:
+    """Every schedule of spaces over the same axes, up to `LIMIT` of each."""
+    return Traversals(spaces[0].extents, [way for space in spaces for way in islice(_ways(space), LIMIT)])
+
+
+def _ways(space: _Space) -> Iterator[Way]:
     for axes in product(*space.options):
-        if all(axes[axis] == axes[bound] for axis, bound in space.follows if axes[axis][1] != "grid"):
-            found.extend(_with_warps(space, axes))
-        if len(found) >= LIMIT:
-            break
-    return Traversals(space.extents, found)
+        held = (prod(axes[n][0] for n in positions(scope)) for scope in space.unrolled)
+        follows = (axes[axis] == axes[bound] for axis, bound in space.follows if axes[axis][1] != "grid")
+        if all(follows) and all(block <= LARGEST_BLOCK for block in held):
+            yield from _with_warps(space, axes)
 
 
 def _with_warps(space: _Space, axes: tuple[Option, ...]) -> list[Way]:
@@ -148,6 +155,10 @@ def _with_warps(space: _Space, axes: tuple[Option, ...]) -> list[Way]:
         if block >= 8192 and not space.matrix:  # of equals the first is taken, with fewer accumulators to a thread
             warps = (8, 4)
         return [Way(axes, w, stages, 8 if shared else 1) for w in warps for stages in (3, 2)]
+    if space.unrolled:
+        block = max(block, *(prod(tiles[n] for n in positions(scope)) for scope in space.unrolled))
+        many = prod(tiles[space.written :]) == 1  # accumulators alone: of more to a thread each operand serves more
+        return [Way(axes, min(16, max(1, power_of_two(block // (1024 if many else 256)))), 2, 1)]
     programs_tile = prod(tile for tile, role in axes if role == "grid")
     block = max(block, programs_tile * prod(tiles[space.written :]))
     return [Way(axes, min(16, max(1, power_of_two(block // 256))), 2, 1)]  # eight elements a thread
@@ -191,6 +202,45 @@ def _contracting(work: Work) -> dict[Axis, list[Option]]:
             options[axis] = [(1, "loop")]
         else:
             options[axis] = [(whole, "resident") if whole <= 64 else (64, "loop")]
+    return options
+
+
+def _small(c: Contraction) -> bool:
+    """True for a product of which the tiles of a dot are mostly padding, or so many fewer than a device's multiprocessors."""
+    long = sum(a.extent >= SMALLEST_DOT for a in (main_axis(c.rows), main_axis(c.columns), c.k))
+    return long < 2 or prod(a.extent for a in c.scope) <= FEW_POINTS[long - 2]
+
+
+def _unrolled(work: Work) -> dict[Axis, list[Option]]:
+    """Products without dots: blocks of points that are multiplied and added up as those of any other sum.
+
+    Short axes of the products are held whole, or k goes position by position. What lies near in memory gets at least a sector.
+    """
+    ends = {a for c in work.contractions for a in (*c.rows, *c.columns, c.k)} - work.serial
+    short = {a for a in ends if a.extent < SMALLEST_DOT}
+    long = [a for a in work.axes if a not in short and (a in ends or a in work.kernel.axes)]
+    written = [a for a in long if a in work.kernel.axes]
+    tiled = ends.intersection(long).union(written[-1:], work.nearest_axes)
+    near = {a for a in work.nearest_axes if a in written} or set(work.nearest_axes)
+    options: dict[Axis, list[Option]] = {}
+    for axis in work.axes:
+        whole, output = power_of_two(axis.extent), axis in work.kernel.axes
+        if axis in work.serial:
+            options[axis] = [(1, "loop")]
+        elif axis in short:
+            options[axis] = [(whole, "grid" if output else "resident")]
+            if not output and axis.extent < whole:
+                options[axis].append((1, "loop"))
+        elif axis in tiled:
+            least = SECTOR if axis in near else 1
+            tiles = TILES if output else SUMMED_TILES
+            options[axis] = [(t, "grid" if output else "loop") for t in tiles if least <= t < whole]
+            if whole <= (TILES[-1] if output else LARGEST_HELD):
+                options[axis].append((whole, "grid" if output else "resident"))
+        elif output:
+            options[axis] = [(1, "grid")]
+        else:
+            options[axis] = [(whole, "resident") if whole <= SMALL else (SMALL, "loop")]
     return options
 
 

@@ -23,6 +23,7 @@ from eqsat.ranges import range_of
 from eqsat.scalars import DTYPES, PART, REDUCTIONS, is_float
 from eqsat.schedule import Schedule
 from eqsat.tile import TileAxis, of_starts, padded_range
+from eqsat.work import factors
 
 SMALLEST_DOT = 16  # the smallest tile that matrix instructions accept on every target
 Guard = tuple[Index, int]
@@ -381,20 +382,13 @@ def _within_width(term: Term) -> Term:
 def _splits(body: Term) -> Iterator[tuple[Term, Term]]:
     """Ways to write a product as two factors: as it stands, then each factor of a longer product against the rest."""
     yield body.args[0], body.args[1]
-    factors = list(_factors(body))
-    for i in range(len(factors)) if len(factors) > 2 else ():
-        rest = factors[:i] + factors[i + 1 :]
+    parts = list(factors(body))
+    for i in range(len(parts)) if len(parts) > 2 else ():
+        rest = parts[:i] + parts[i + 1 :]
         product = rest[0]
         for factor in rest[1:]:
             product = scalar("mul", product, factor)
-        yield product, factors[i]
-
-
-def _factors(term: Term) -> Iterator[Term]:
-    for arg in term.args if term.head == "mul" else ():
-        yield from _factors(arg)
-    if term.head != "mul":
-        yield term
+        yield product, parts[i]
 
 
 def is_mask(term: Term) -> bool:

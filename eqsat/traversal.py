@@ -57,10 +57,21 @@ class Traversals:
             self._blocks[scope] = total
         return self._blocks[scope]
 
+    def widest(self, scope: int) -> np.ndarray:
+        """The largest tile of a scope."""
+        return np.max([self.one, *(self._tile[n] for n in positions(scope))], axis=0)
+
     def copies(self, scope: int) -> np.ndarray:
         """Blocks over a scope that are in flight at once: one for each stage, if a loop moves them."""
         moves = sum((self._loop[n] for n in positions(scope)), start=0.0 * self.one) > 0
         return np.where(moves, self.stages, 1.0)
+
+    def trips(self, scope: int) -> np.ndarray:
+        """Passes of the loops over a scope, one after the other."""
+        total = self.one.copy()
+        for n in positions(scope):
+            total *= np.where(self._loop[n], self._padded[n] / self._tile[n], 1.0)
+        return total
 
     def repeats(self, scope: int) -> np.ndarray:
         """Programs that redo the same work because the scope lacks their grid axis."""

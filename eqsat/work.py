@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import combinations
 from math import prod
 from typing import Any, NamedTuple
 
@@ -38,12 +39,19 @@ class Contraction:
     computed: int  # operands that are more than a load, and are made anew in each pass of a loop
     loaded: frozenset[frozenset[Axis]]  # axes of the operands that come from memory, not from another reduction
     split: frozenset[Axis] = frozenset()  # axes of the float32 operand that is taken in narrow parts
+    dot: bool = True  # False where targets multiply no blocks of such numbers, as wide integers
     passes: int = 1  # as in Read
 
     @property
     def products(self) -> int:
         """Matrix products that it takes."""
         return PARTS if self.split else 1
+
+    @property
+    def widened(self) -> list[frozenset[Axis]]:
+        """The axes of each operand that is converted where no matrix instruction does it."""
+        operands = self.term.args if self.term.head == "online" else self.term.args[0].args
+        return [x.axes for x in operands if x.head == "cast"]
 
 
 class Read(NamedTuple):
@@ -67,6 +75,8 @@ class Work:
         found = (contraction(t) for t in kernel.terms)
         repeated = self.passes.keys()
         self.contractions = [replace(c, passes=self.passes[c.term]) if c.term in repeated else c for c in found if c is not None]
+        if not self.contractions and not self.scans:
+            self.contractions = [replace(c, passes=self.passes.get(c.term, 1)) for t in kernel.terms if (c := _spread(t))]
         self.absorbed = self._inside_contractions()
 
     def _inside_contractions(self) -> set[Term]:
@@ -366,10 +376,32 @@ def contraction(t: Term) -> Contraction | None:
         dtype, split = PART, (a, b)[dtypes.index("float32")].axes
     computed = [x for x in (a, b) if (x.args[0] if x.head == "cast" and x.args[0].dtype == dtype else x).head != "load"]
     loaded = frozenset(x.axes for x in (a, b) if all(u.bound is None for u in x.walk()) and (x is not a or t.head != "online"))
+    dot = t.head == "online" or t.args[0].dtype in ("float32", "float64") or set(dtypes) == {"int8"}
     if DTYPES[dtype].nbytes >= 4:  # multiply-adds unroll, so every computed operand costs registers
-        return Contraction(t, rows, columns, k, dtype, a.axes | b.axes, len(computed), loaded)
+        return Contraction(t, rows, columns, k, dtype, a.axes | b.axes, len(computed), loaded, dot=dot)
     varying = sum(any(axis.name.startswith("r") and (axis != k or k.extent > RESIDENT_K) for axis in x.axes) for x in computed)
-    return Contraction(t, rows, columns, k, dtype, a.axes | b.axes, varying, loaded, split)
+    return Contraction(t, rows, columns, k, dtype, a.axes | b.axes, varying, loaded, split, dot)
+
+
+@lru_cache(maxsize=TERMS)
+def _spread(t: Term) -> Contraction | None:
+    """A sum of three factors or more, of which two have an axis each that the other lacks: no dot, but as many points."""
+    if t.head != "reduce" or t.data[0] != "sum" or t.args[0].head != "mul":
+        return None
+    k, body = t.data[1], t.args[0]
+    for a, b in combinations((x for x in factors(body) if k in x.axes), 2):
+        rows, columns = a.axes - b.axes, b.axes - a.axes
+        if rows and columns:
+            return Contraction(t, rows, columns, k, body.dtype, body.axes, 0, frozenset(), dot=False)
+    return None
+
+
+def factors(term: Term) -> Iterator[Term]:
+    """The factors of a product, from left to right."""
+    for arg in term.args if term.head == "mul" else ():
+        yield from factors(arg)
+    if term.head != "mul":
+        yield term
 
 
 def _operand_dtype(x: Term) -> str:
