@@ -236,7 +236,8 @@ answers, which were kept from a run with the same versions.
 
 ## In short
 
-Bytes that the other plan moves for each byte of ours, over {len(others)} workloads; within {CLOSE - 1:.0%} counts as equal.
+Bytes that the other plan moves for each byte of ours, over the workloads for which the other has a plan, of {len(others)};
+within {CLOSE - 1:.0%} counts as equal.
 
 {table(["against", "geometric mean", "eqsat moves less", "equal", "eqsat moves more"], summary)}
 
