@@ -5,7 +5,7 @@ and what was made on the way and may still be loaded; whatever lies above does n
 the cheapest is kept. Programs are narrow (a few tensors are live at any place), so this is mostly exact. Where there are more
 than a width, the most promising ones go on, and the best of the others bounds what was lost. What that leaves open, an integer
 program decides: its relaxation bounds the price, and leaves out what no cheaper selection contains. Where too much is left to
-solve it in integers, a wider search goes on with that. Nothing depends on the clock.
+solve it in integers, a wider search goes on with that. Nothing depends on the clock, unless a deadline comes first.
 
 An order must exist in which every load follows its store. The cheapest selection seldom breaks this; where it does, some
 tensors are loaded to make one another in a ring, and the search is repeated with each link of the ring forbidden in turn
@@ -16,10 +16,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from math import inf
+from time import perf_counter
 from typing import Any
 
 import networkx as nx
@@ -46,6 +47,7 @@ class Choice:
     bound: float
     states: int  # visited
     cuts: tuple[Cut, ...] = ()  # with which the integer program came to its bound
+    hurried: bool = False  # a deadline ended the search
 
     @property
     def gap(self) -> float:
@@ -74,16 +76,23 @@ def in_order(candidates: Sequence[Candidate]) -> tuple[Candidate, ...] | None:
     return tuple(done)
 
 
-def searched(pool: Pool) -> tuple[list[Candidate], Choice]:
+def searched(pool: Pool, deadline: float = inf) -> tuple[list[Candidate], Choice]:
     """The candidates of a pool and the choice among them; what hill climbing meets around a choice joins as long as it gains.
 
-    Exact choices take longer, so they are made once the others gain no more.
+    Exact choices take longer, so they are made once the others gain no more. Past the deadline, a time of `perf_counter`, no
+    further step begins.
     """
-    candidates = pool.candidates()
+
+    def late() -> bool:
+        return perf_counter() > deadline
+
+    candidates = pool.candidates(late)
     best, last = pool.known, inf
     for exact in (False, True):
-        choice = choose(candidates, pool.outputs, best, exact=exact)
+        choice = choose(candidates, pool.outputs, best, exact=exact and not late())
         while choice.price < last * (1 - TIE):
+            if late():
+                return candidates, replace(choice, hurried=True)
             nearby, joined = pool.around(choice.candidates), pool.joined(choice.candidates)
             best = min((choice.price, choice.candidates), pool.known, key=lambda selection: selection[0])
             last = choice.price

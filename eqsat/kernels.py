@@ -144,16 +144,16 @@ class Pool:
 
     # --- candidates ---------------------------------------------------------------------------------------------
 
-    def candidates(self) -> list[Candidate]:
-        """All candidates that fit the device, in a fixed order."""
+    def candidates(self, late: Callable[[], bool] = lambda: False) -> list[Candidate]:
+        """All candidates that fit the device, in a fixed order; combinations only if it is not late by then."""
         fragments = self._cones.ranked()
         single = [c for e in self.entities for c in self._of_entity(e, fragments)]
         single.extend(self._unfused())
         definitions = [e for e in self.entities if e.tensor.term is not None]
         for stored in (definitions, [e for e in definitions if self._contracts(e)]):
             self._climb.start(_mask(stored))
-        single.extend(self._climb.found.values())
-        return self._with_combinations([c for c in single if c.fits])
+        fit = [c for c in (*single, *self._climb.found.values()) if c.fits]
+        return fit if late() else self._with_combinations(fit)
 
     def around(self, chosen: Sequence[Candidate]) -> list[Candidate]:
         """Candidates not met before, by hill climbing from what a selection stores."""

@@ -81,8 +81,8 @@ def optimize(
     numerics: "exact", "reassociate" or "fast": what a rule may change (see `eqsat.rule`).
     objective: "time", "launches", "traffic" or "memory" (bytes of temporaries): what a selection of kernels is judged by.
     constants: positions of arguments that never change (weights); what depends on them alone is computed once.
-    time_limit: seconds, for emergencies only, since what it cuts short depends on the machine's load: the regions not yet
-        searched keep their original kernels, and the report says so. The search is bounded by counts.
+    time_limit: seconds, for emergencies only, since what it cuts short depends on the machine's load: a search ends with its
+        present step, regions not yet searched keep their original kernels. The search is bounded by counts.
     rules: the rules to use instead of the built-in packs.
     cache: False to search anew and keep nothing, or the folder to use instead of the user's own (see `eqsat.cache`).
     memory_limit: the most bytes of temporaries that may be alive at once; what the objective asks for counts for less and less
@@ -252,7 +252,7 @@ def search_region(
         if saturated.has(d for c in other.choice.candidates for d in c.definitions):
             return other._replace(saturated=saturated)
     pool = Pool(saturated, region, card, objective, others[0].pool.shared if others else None)
-    candidates, choice = searched(pool)
+    candidates, choice = searched(pool, start + seconds)
     lean = pool.without_idle(choice.candidates)
     instead = {id(c): less for c, less in zip(choice.candidates, lean, strict=True)}
     candidates = [instead.get(id(c), c) for c in candidates]
@@ -262,6 +262,7 @@ def search_region(
     makers, stopped = saturated.rows_of_rule, saturated.stopped
     if makers and stopped != "saturated":
         stopped += f", most made by {', '.join(sorted(makers, key=lambda name: (-makers[name], name))[:3])}"
+    quality += ", ended by the time limit" * choice.hurried
     summary = f"{saturated.rows} e-nodes ({stopped}), {len(candidates)} candidates, {quality}"
     took = (saturated.seconds, time.perf_counter() - start - saturated.seconds)
     log.info("region of %d tensors: %s; %.2f + %.2f s", len(region.definitions), summary, *took)
@@ -337,7 +338,7 @@ class Search:
             log.debug("  %s made %d e-nodes", name, rows)
         for candidate in kernels:
             log.debug("  chose %s, %.2f us: %s", candidate.kernel.name, candidate.cost.seconds * 1e6, candidate.schedule)
-        complete = not found.saturated.stopped.startswith("time")
+        complete = not found.choice.hurried and not found.saturated.stopped.startswith("time")
         return RegionPlan(region, self._named(kernels), found.choice.price, found.choice.bound, found.summary, complete)
 
     def _unoptimised(self, region: Region, summary: str) -> RegionPlan:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, replace
 from itertools import combinations
+from math import inf
 from types import SimpleNamespace
 
 import jax
@@ -315,6 +316,20 @@ def test_small_real_graphs_equal_brute_force(engine):
         if tried == 50:
             return
     raise AssertionError(f"50 graphs that brute force can do required, got {tried}")
+
+
+def test_past_its_deadline_a_search_ends_with_what_it_has(engine):
+    graph = Graph.from_jax(lambda a, b, c, x: (a @ b + a @ c) @ x, *(jax.ShapeDtypeStruct((64, 64), jnp.float32),) * 4)
+    steps, renamed = kept_steps((reading := read(graph)).steps, reading.outputs)
+    region = local(cut(steps, tuple(renamed.get(t, t) for t in reading.outputs), frozenset())[0])
+    found = {}
+    for deadline in (0.0, inf):
+        pool = Pool(engine.saturate(region), region, device("h100"))
+        found[deadline] = candidates, choice = searched(pool, deadline)
+        assert choice.hurried == (deadline == 0.0)
+        made = {e.number for c in choice.candidates for e in c.produces}
+        assert made >= {e.number for e in pool.outputs}, "a whole program"
+    assert len(found[0.0][0]) < len(found[inf][0]) and found[0.0][1].price >= found[inf][1].price
 
 
 @pytest.mark.parametrize(("named", "found"), [("x0", 1), ("r0", 0)])
