@@ -207,13 +207,15 @@ def test_a_decomposition_that_writes_in_place_is_not_taken():
 
 
 @pytest.mark.slow
-def test_a_training_step_with_batch_norm_agrees_with_eager():
+@pytest.mark.parametrize("convolves", [False, pytest.param(True, marks=pytest.mark.nightly)])
+def test_a_training_step_with_batch_norm_agrees_with_eager(convolves):
     def model() -> Any:
         torch.manual_seed(1)
-        return torch.nn.Sequential(
-            torch.nn.Conv2d(2, 4, 3, padding=1), torch.nn.BatchNorm2d(4), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
-            torch.nn.Flatten(), torch.nn.Linear(16, 3),
-        )  # fmt: skip
+        nn = torch.nn
+        if not convolves:
+            return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 3))
+        convolution = nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2)
+        return nn.Sequential(*convolution, nn.Flatten(), nn.Linear(16, 3))
 
     def step(module: Any, run: Any) -> Any:
         optimizer = torch.optim.SGD(module.parameters(), 0.1)
