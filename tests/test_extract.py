@@ -381,8 +381,8 @@ def test_the_report_says_what_no_choice_costs_less_than(monkeypatch):
     assert f"price {price}, bound {proved.cost.seconds * 5e5:.1f} us: a gap of 50.0%\n" in program().report()
 
 
-def halved(pool):
-    candidates, choice = searched(pool)
+def halved(pool, deadline):
+    candidates, choice = searched(pool, deadline)
     return candidates, replace(choice, bound=choice.bound / 2)
 
 
