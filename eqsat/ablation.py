@@ -89,9 +89,8 @@ class Ablation:
         left_out = frozenset(left_out)
         rules = [r for r in self.fired(region) if r.name not in left_out]
         deadline, cache = time.perf_counter() + self._seconds, cache_of(self.request.cache)
-        return Search(self.card, rules, self.request.objective, deadline, cache, self._found[region.key]).recalled(
-            Part.of(region)
-        )
+        search = Search(self.card, rules, self.request.objective, deadline, cache, self._found[region.key])
+        return search.recalled(Part.of(region))
 
     def ablate(self, region: Region, label: str) -> Ablated:
         """Search a region again without each rule that its plan bears a trace of, then without those that fired on the way."""

@@ -98,11 +98,6 @@ def ranked(kernel: Kernel, device: Device) -> list[tuple[Cost, Schedule]]:
     return sorted(((cost, s) for cost, s in priced if s is not None), key=lambda found: found[0].seconds)
 
 
-def dots(work: Work, schedules: Schedules) -> list[bool]:
-    """Of each product, whether it is priced as a dot under the first of these schedules."""
-    return [bool(by_dot(c, schedules.traversals)[0]) for c in demand(work).products]
-
-
 @lru_cache(maxsize=1 << 14)
 def _best(asked: Demand, traversals: Traversals, device: Device) -> tuple[float, int, str]:
     """The least seconds, the number of the schedule that takes them, and what bounds it (nothing if no schedule fits)."""

@@ -27,7 +27,7 @@ from eqsat.index import Axis, Index, Quotient, Remainder
 from eqsat.loads import index_dtype, load_value
 from eqsat.looked_through import EXPONENTIALS, adds_zero, is_looked_through, product_rounds
 from eqsat.maxima import replaceable, source_of_nan
-from eqsat.notation import Stored, Tensor, Term, const_value, reduce, substitute
+from eqsat.notation import Stored, Tensor, Term, const_value, operands_of, reduce, substitute
 from eqsat.online import only_scales, spelled
 from eqsat.scalars import DTYPES, REDUCTIONS, SCALARS, is_float, is_integer
 from eqsat.scans import Running, restarting, running
@@ -354,7 +354,7 @@ class Evaluator:
             self.exponentials[key] = self.scalar("exp", self.scalar("sub", exact, top))
         weights = self.exponentials[key]
         weights = self.cast(self.cast(weights, kind, weight), weight, term.dtype)
-        factors = [f for f in product(term.args[1]) if f.head != "const" or const_value(f) != 1]
+        factors = [f for f in operands_of(term.args[1], "mul") if f.head != "const" or const_value(f) != 1]
         return self._sum_product([weights, *(self.values[f] for f in factors)], (axis,), term.dtype)
 
     def _sum_product(self, factors: list[Value], axes: tuple[Axis, ...], dtype: str) -> Value:
@@ -437,7 +437,7 @@ def operands(term: Term) -> tuple[Term, ...]:
     if term.head == "online":
         if term.data[0] != "softmax":
             return (spelled(term),)
-        return (term.args[0], *product(term.args[1]))
+        return (term.args[0], *operands_of(term.args[1], "mul"))
     return term.args
 
 
@@ -453,20 +453,7 @@ def sum_of_product(term: Term) -> tuple[tuple[Axis, ...], tuple[Term, ...]]:
     while term.head == "reduce" and term.data[0] == "sum" and term.data[1] not in axes and running(term) is None:
         axes.append(term.data[1])
         term = term.args[0]
-    return tuple(axes), product(term)
-
-
-def product(term: Term) -> tuple[Term, ...]:
-    """The factors of nested multiplications, left to right."""
-    factors: list[Term] = []
-    stack = [term]
-    while stack:
-        top = stack.pop()
-        if top.head == "mul":
-            stack.extend(reversed(top.args))
-        else:
-            factors.append(top)
-    return tuple(factors)
+    return tuple(axes), operands_of(term, "mul")
 
 
 def _groups(factors: list[Value], axes: tuple[Axis, ...]) -> list[list[Value]]:

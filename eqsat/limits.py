@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from eqsat.index import Axis, Index
-from eqsat.notation import Term, cast, const, const_value, scalar
+from eqsat.notation import Term, cast, const, const_value, operands_of, scalar
 from eqsat.scalars import REDUCTIONS, is_integer
 
 COMPARISONS = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
@@ -103,7 +103,7 @@ def _ranges(term: Term, axis: Axis) -> Iterator[Term]:
         for arg in term.args:
             yield from _ranges(arg, axis)
     elif term.head == "where" and is_identity(term.args[2], "sum"):
-        yield from (t for t in _conjuncts(term.args[0]) if axis not in t.axes and ranged(t) is not None)
+        yield from (t for t in operands_of(term.args[0], "and") if axis not in t.axes and ranged(t) is not None)
         yield from _ranges(term.args[1], axis)
 
 
@@ -115,13 +115,6 @@ def ranged(test: Term) -> tuple[Index, Term, bool] | None:
         if position.head == "pos" and position.axes and end.tensors and is_integer(end.dtype):
             return position.data, end, test.head in low
     return None
-
-
-def _conjuncts(predicate: Term) -> Iterator[Term]:
-    for part in predicate.args if predicate.head == "and" else ():
-        yield from _conjuncts(part)
-    if predicate.head != "and":
-        yield predicate
 
 
 def _hidden(term: Term, axis: Axis, name: str, casts: tuple[str, ...] = ()) -> Limits:

@@ -420,6 +420,25 @@ def raised(term: Term, levels: int) -> Term:
     return memo[term]
 
 
+def operands_of(term: Term, head: str) -> tuple[Term, ...]:
+    """The operands of an operation nested in itself, left to right: the factors of a product ("mul"), the parts of an "and"."""
+    found: list[Term] = []
+    stack = [term]
+    while stack:
+        top = stack.pop()
+        if top.head == head:
+            stack.extend(reversed(top.args))
+        else:
+            found.append(top)
+    return tuple(found)
+
+
+def crossed(product: Term) -> Iterator[tuple[Term, Term]]:
+    """Pairs of factors of which each has an axis that the other lacks: what a product of matrices multiplies."""
+    pairs = itertools.combinations(operands_of(product, "mul"), 2)
+    return ((a, b) for a, b in pairs if a.axes - b.axes and b.axes - a.axes)
+
+
 def is_box(index: Index) -> bool:
     """True for an affine index without quotients, remainders or loaded values."""
     return not any(isinstance(a, Quotient | Remainder) for a, _ in index.terms) and not index.slots

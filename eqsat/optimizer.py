@@ -25,6 +25,7 @@ from eqsat.notation import Stored, Tensor
 from eqsat.original import as_written, kernel_of, looped
 from eqsat.outline import Asked, Part, outline
 from eqsat.packs import default_rules
+from eqsat.parts import Tensors
 from eqsat.program import PlannedKernel, Program
 from eqsat.read import Call
 from eqsat.regions import Region, loads_in, retarget
@@ -196,7 +197,7 @@ def called(call: Call, card: Device) -> Cost:
 class RegionPlan:
     """The kernels chosen for a region, over its own leaf tensors."""
 
-    region: Part | Region
+    region: Tensors
     kernels: tuple[Candidate, ...]
     price: float  # of all kernels, as the objective has it
     bound: float  # no choice among the candidates has a lower price

@@ -83,17 +83,15 @@ Forms = dict[str, Region]  # by the key of a part
 def outline(graph: Graph, asked: Asked, inside: Mapping[Graph, int], cache: Cache | None) -> Outline:
     """The outline of a graph, from the cache or by reading it; `inside` is the peak memory of its bodies as written."""
     key = None if cache is None else _key(graph, asked)
-    if cache is None or key is None:
-        rows, forms = _read(graph, asked, inside)
-        return _bound(rows, graph, lambda: forms)
-    if (data := cache.get(key)) is not None:
+    if cache is not None and key is not None and (data := cache.get(key)) is not None:
         try:
             return _bound(plan_codec.loaded(data), graph, lru_cache(1)(lambda: _read(graph, asked, inside)[1]))
         except plan_codec.UNREADABLE as error:
             log.info("cache: an outline of this graph required, got %r", error)
             cache.drop(key)
     rows, forms = _read(graph, asked, inside)
-    cache.put(key, pickle.dumps(rows, protocol=5))
+    if cache is not None and key is not None:
+        cache.put(key, pickle.dumps(rows, protocol=5))
     return _bound(rows, graph, lambda: forms)
 
 
@@ -130,9 +128,9 @@ def _read(graph: Graph, asked: Asked, inside: Mapping[Graph, int]) -> tuple[Any,
             continue
         written = part.key
         if written not in keys:
-            own = Part.of(local(part))
-            keys[written] = own.key
-            forms.setdefault(own.key, own.canonical())
+            own = local(part)
+            keys[written] = key_of(own.key)
+            forms.setdefault(keys[written], own)
         rows.append((keys[written], number(part.inputs), number(part.definitions)))
     facts = Facts(len(reading.steps), reading.views, reading.opaque, _peak(reading, inside), baseline(reading, asked.card))
     made = number(outputs)

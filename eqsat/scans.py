@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import combinations
 from math import inf, nan
 
 from eqsat.index import Axis, Index, Remainder
 from eqsat.limits import Limits, is_identity, limits_of, positions_where
-from eqsat.notation import Kernel, Stored, Term, Window, const, dimension_indices, rebuild, scalar, scan, substitute
+from eqsat.notation import Kernel, Stored, Term, Window, const, crossed, dimension_indices, rebuild, scalar, scan, substitute
 from eqsat.scalars import DTYPES
 
 SCANS = ("sum", "prod", "max", "min")
@@ -117,23 +116,16 @@ def chunked(kernel: Kernel) -> Kernel:
     return replace(kernel, outputs=tuple(map(over, kernel.outputs)))
 
 
-def _is_matrix_product(body: Term) -> bool:
-    """True for factors of which two have an axis that the other has not."""
-    factors = [body]
-    for f in factors:
-        factors += f.args if f.head == "mul" else ()
-    scopes = [set(f.axes) for f in factors if f.head != "mul"]
-    return any(a - b and b - a for a, b in combinations(scopes, 2))
-
-
 def scanned(kernel: Kernel) -> Kernel:
     """The kernel with scans for running folds; the same one if it has none."""
     kernel = chunked(kernel)
+    runs = [(t, r) for t in kernel.terms if (r := running(t)) is not None]
+    if not runs:
+        return kernel
     folds = [(t.bound, t.args[0]) for t in kernel.terms if t.bound is not None]
     # One position after the other, and along what a matrix product sums, which no kernel scans too.
-    outer = {axis for axis, body in folds if body.bound is not None or _is_matrix_product(body)}
-    runs = ((t, r) for t in kernel.terms if (r := running(t)) is not None and r.axis not in outer)
-    found = {t: r for t, r in runs if not (r.weighs and kernel.exact)}
+    outer = {axis for axis, body in folds if body.bound is not None or any(crossed(body))}
+    found = {t: r for t, r in runs if r.axis not in outer and not (r.weighs and kernel.exact)}
     for end in _ends(kernel) if found else ():
         found.pop(end, None)
     if not found:

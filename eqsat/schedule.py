@@ -20,7 +20,7 @@ from eqsat.traversal import Option, Traversals, Way, positions
 from eqsat.work import RESIDENT_K, Contraction, Work, main_axis
 
 LARGEST_BLOCK = 8192  # elements of a reduction's block, unless several axes are reduced one position after the other
-SMALLEST_DOT = 16
+SMALLEST_DOT = 16  # the smallest tile that matrix instructions accept on every target
 RESIDENT_LIMIT = 16384  # elements of a row held in registers
 FEW = 4096  # results, of which tiles of 32 leave most of a device idle
 SMALL = 64  # a reduced axis up to this extent is held whole beside others

@@ -17,15 +17,13 @@ from eqsat.forms import as_run
 from eqsat.index import Axis, Index
 from eqsat.limits import ranges_of
 from eqsat.maxima import replaceable
-from eqsat.notation import Kernel, Term, cast, const, const_value, pos, rebuild, reduce, scalar, substitute
+from eqsat.notation import Kernel, Term, cast, const, const_value, operands_of, pos, rebuild, reduce, scalar, substitute
 from eqsat.online import ONLINE, leaders, numerator, plainly, spelled
 from eqsat.ranges import range_of
 from eqsat.scalars import DTYPES, PART, REDUCTIONS, is_float
-from eqsat.schedule import Schedule
+from eqsat.schedule import SMALLEST_DOT, Schedule
 from eqsat.tile import TileAxis, of_starts, padded_range
-from eqsat.work import factors
 
-SMALLEST_DOT = 16  # the smallest tile that matrix instructions accept on every target
 Guard = tuple[Index, int]
 
 
@@ -382,7 +380,7 @@ def _within_width(term: Term) -> Term:
 def _splits(body: Term) -> Iterator[tuple[Term, Term]]:
     """Ways to write a product as two factors: as it stands, then each factor of a longer product against the rest."""
     yield body.args[0], body.args[1]
-    parts = list(factors(body))
+    parts = operands_of(body, "mul")
     for i in range(len(parts)) if len(parts) > 2 else ():
         rest = parts[:i] + parts[i + 1 :]
         product = rest[0]

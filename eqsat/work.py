@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import combinations
 from math import prod
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ from eqsat.alpha import distinct
 from eqsat.forms import as_run
 from eqsat.index import Axis, Dynamic, Index, flatten
 from eqsat.limits import Limits, limits_of, ranged, ranges_of, visited
-from eqsat.notation import Kernel, Tensor, Term, Window, rebuild, substitute
+from eqsat.notation import Kernel, Tensor, Term, Window, crossed, rebuild, substitute
 from eqsat.online import ONLINE, spelled
 from eqsat.scalars import DTYPES, PART, PARTS, SCALARS
 
@@ -389,19 +388,10 @@ def _spread(t: Term) -> Contraction | None:
     if t.head != "reduce" or t.data[0] != "sum" or t.args[0].head != "mul":
         return None
     k, body = t.data[1], t.args[0]
-    for a, b in combinations((x for x in factors(body) if k in x.axes), 2):
-        rows, columns = a.axes - b.axes, b.axes - a.axes
-        if rows and columns:
-            return Contraction(t, rows, columns, k, body.dtype, body.axes, 0, frozenset(), dot=False)
+    for a, b in crossed(body):
+        if k in a.axes and k in b.axes:
+            return Contraction(t, a.axes - b.axes, b.axes - a.axes, k, body.dtype, body.axes, 0, frozenset(), dot=False)
     return None
-
-
-def factors(term: Term) -> Iterator[Term]:
-    """The factors of a product, from left to right."""
-    for arg in term.args if term.head == "mul" else ():
-        yield from factors(arg)
-    if term.head != "mul":
-        yield term
 
 
 def _operand_dtype(x: Term) -> str:

@@ -179,8 +179,8 @@ def cancel_sum(a: Float, b: Float):
     return rewrite((a + b) - a, b, wide(a))
 
 
-def _folds(name: str, largest: float, *dtypes: str):  # type: ignore[no-untyped-def]
-    @rule("exact", phase="normalise", name=f"fold_{name}" if len(dtypes) > 1 else f"fold_{name}_of_{dtypes[0]}", operation=name)
+def _folds(name: str, suffix: str, largest: float, *dtypes: str):  # type: ignore[no-untyped-def]
+    @rule("exact", phase="normalise", name=f"fold_{name}{suffix}", operation=name)
     def fold_literals(c: Number, d: Number, t: DType, operation):  # type: ignore[no-untyped-def]
         """Literals are computed once; what would be zero, infinite or NaN is left alone."""
         both = {"add": c + d, "sub": c - d, "mul": c * d, "div": c / d}[operation]
@@ -191,8 +191,8 @@ def _folds(name: str, largest: float, *dtypes: str):  # type: ignore[no-untyped-
 
 
 FOLDED = ("add", "sub", "mul", "div")
-folds = [_folds(name, 1e9, "float32", "float64", "bfloat16") for name in FOLDED]
-folds += [_folds(name, 1e4, "float16") for name in FOLDED]
+folds = [_folds(name, "", 1e9, "float32", "float64", "bfloat16") for name in FOLDED]
+folds += [_folds(name, "_of_float16", 1e4, "float16") for name in FOLDED]
 
 
 @rule("exact", phase="normalise")

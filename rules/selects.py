@@ -1,7 +1,7 @@
 """Selects: a choice between two results of one operation is the operation on a choice of operands.
 
 Concatenation reads as a select on positions, so these few laws move operations, sums and concatenations past one another.
-All but one are exact: each element is computed as before, on one side or the other.
+Most are exact: each element is computed as before, on one side or the other.
 """
 
 from math import inf

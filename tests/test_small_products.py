@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import eqsat
-from eqsat.cost import dots, price
+from eqsat.cost import by_dot, price
+from eqsat.demand import demand
 from eqsat.devices import device
 from eqsat.lower import lower
 from eqsat.schedule import schedules
@@ -79,7 +80,7 @@ def test_what_is_priced_as_a_dot_is_lowered_as_one(name):
         tried = schedules(work)
         for n in range(0, len(tried), 5):
             made = sum(isinstance(s, Dot) for s in lower(k.kernel, tried[n]).statements())
-            assert made == sum(dots(work, tried.alone(n))), tried[n]
+            assert made == sum(by_dot(c, tried.traversals)[n] for c in demand(work).products), tried[n]
 
 
 @pytest.mark.parametrize("extent", [128, 1024])

@@ -307,7 +307,7 @@ def clamp_max(node: Node, self: Array, max: Any) -> Array:
 
 
 @op(
-    "alias", "clone", "detach", "lift_fresh_copy", "lift_fresh", "contiguous", "_assert_tensor_metadata", 
+    "alias", "clone", "detach", "lift_fresh_copy", "lift_fresh", "contiguous", "_assert_tensor_metadata",
     "resolve_conj", "resolve_neg", "detach_copy",
 )  # fmt: skip
 def same(node: Node, self: Array, *_: Any, **__: Any) -> Array:
