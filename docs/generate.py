@@ -311,8 +311,8 @@ Speed against `jax.jit` at the small sizes, on inputs that are new each time, in
 its 95 % interval. {machine["processor"]}, {machine["cores"]} cores that others share; {versions}. On a CPU programs run as plain
 JAX, so what fusion saves on a GPU counts for nothing here; only the algebra does.
 
-Slower than 0.95 of `jax.jit` with their whole interval, of {len(found)} workloads: {"; ".join(slower) or "none"}. The maximum of
-`jax.jit` along a row drops NaN, for which ours reads the row once more.
+Slower than 0.95 of `jax.jit` with their whole interval, of {len(found)} workloads: {"; ".join(slower) or "none"}. A maximum of
+`jax.jit` drops NaN, for which ours reads once more what it is not taken of along rows.
 
 What is *promised* is the ratio of predicted times: {sum(promised)} of {len(promised)} workloads of algebra reach half of it.
 Where products are small, the time of a call takes its part. A timed call follows one of the same engine on other inputs.

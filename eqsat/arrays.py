@@ -21,10 +21,9 @@ _KEEPS_NAN = (
     "jnp.nan, jnp.?({0}, axis={1})), {2})"
 )
 
-# Of two zeros -0 is the less. A cast keeps signs; JAX knows none of narrow floats.
-_OF_NUMBERS = (
-    "jnp.where({{1}} != {{1}}, {{1}}, jnp.where(({{0}} {less} {{1}}) | (({{0}} == {{1}}) & "
-    "jnp.signbit(lax.convert_element_type({lower}, 'float32'))), {{1}}, {{0}}))"
+_MARKED = (
+    "(lambda found: jnp.where(found[1], jnp.nan, found[0]))(lax.reduce(({{0}}, {{0}} != {{0}}), ({{2}}, False), "
+    "lambda a, b: (lax.{}(a[0], b[0]), a[1] | b[1]), {{1}}))"
 )
 
 # Spelled for JAX; NumPy runs the same rows with its own `jnp` and `lax` (`eqsat.numpy_lax`).
@@ -54,11 +53,12 @@ OPERATIONS: dict[str, str] = {
     "reduce_prod": "jnp.prod({0}, axis={1}, dtype={2})",
     "reduce_max": "jnp.max({0}, axis={1})",
     "reduce_min": "jnp.min({0}, axis={1})",
-    # XLA:CPU loses NaN in some of its maxima (seen in jaxlib 0.10.2). Squares add up to NaN only where one of them is NaN.
+    # XLA:CPU loses NaN in most of the maxima that it reduces to (seen in jaxlib 0.10.2 and 0.12), in none of two operands.
+    # Squares add up to NaN only where one of them is NaN. Along rows, what finds NaN shares the pass of the maximum.
     "reduce_max_float": _KEEPS_NAN.replace("?", "max"),
     "reduce_min_float": _KEEPS_NAN.replace("?", "min"),
-    "max_float": _OF_NUMBERS.format(less="<", lower="{0}"),
-    "min_float": _OF_NUMBERS.format(less=">", lower="{1}"),
+    "reduce_max_row": _MARKED.format("max"),
+    "reduce_min_row": _MARKED.format("min"),
     "scan_sum": "lax.cumsum({0}, axis={1}, reverse={2})",
     "scan_prod": "lax.cumprod({0}, axis={1}, reverse={2})",
     "scan_max": "lax.cummax({0}, axis={1}, reverse={2})",
@@ -106,6 +106,7 @@ def _compiled(template: str, scope: dict[str, Any]) -> Callable[..., Any]:
 
 
 _OWN = {name: f"lax.{name}({{0}}, {{1}}, {{2}}, {{3}})" for name in ("scatter_sum", "scan_softsum")}
+_OWN |= {f"reduce_{name}_row": f"jnp.{name}({{0}}, axis={{1}})" for name in ("max", "min")}
 JAX = Arrays(jnp, lax)
 NUMPY = Arrays(numpy_lax.jnp, numpy_lax.lax, convolves=False, others=_OWN)
 

@@ -177,21 +177,7 @@ class Evaluator:
                 return self.fold(term.data[0], self.values[term.args[0]], (term.data[1],), term.dtype, shows)
             case "online":
                 return self._online(term)
-        args = tuple(self._operand(a, term) for a in term.args)
-        return self._extreme(term, *args) if term.head in ("max", "min") else self.scalar(term.head, *args)
-
-    def _extreme(self, term: Term, a: Value, b: Value) -> Value:
-        """A maximum or minimum; that of floats keeps NaN. A literal, which is none, takes only one comparison."""
-        if not is_float(term.dtype):
-            return self.scalar(term.head, a, b)
-        if term.args[0].head == "const":
-            a, b = b, a
-        literal = next((const_value(t) for t in reversed(term.args) if t.head == "const"), math.nan)
-        if literal != literal:
-            return self.scalar(f"{term.head}_float", a, b)
-        strictly = (math.copysign(1, literal) < 0) == (term.head == "max")  # so that max(-0, 0) is 0 and min(-0, 0) is -0
-        comparison = {"max": "le", "min": "ge"} if not strictly else {"max": "lt", "min": "gt"}
-        return self.scalar("where", self.scalar(comparison[term.head], a, b), b, a)
+        return self.scalar(term.head, *(self._operand(a, term) for a in term.args))
 
     def _operand(self, arg: Term, user: Term) -> Value:
         """A value, kept as it is where a compiler would look through it: a*b + c, log(exp(x)), (x/a)/b, the sign of b*b."""
@@ -308,6 +294,10 @@ class Evaluator:
         dims = tuple(i for i, a in enumerate(value.axes) if a in axes)
         if not dims:
             return value
+        rows = dims[0] == len(kept) and self.dtype(dtype) in FULL_PRECISION  # XLA:CPU is slow at pairs in other places
+        if rows and name in ("max", "min") and shows is not None:
+            identity = self.ops.literal(REDUCTIONS[name].identity(dtype), self.dtype(dtype))
+            return Value(self.ops.apply(f"reduce_{name}_row", value.array, dims, identity), kept)
         return Value(self._fold_dims(name, value.array, dims, dtype, shows), kept)
 
     def _fold_dims(self, name: str, array: Array, dims: tuple[int, ...], dtype: str, shows: Value | None) -> Array:

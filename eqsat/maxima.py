@@ -1,6 +1,6 @@
 """Maxima that may lose a NaN, because everything computed from them shows it anyway.
 
-XLA:CPU loses NaN in the fastest of its maxima, and finding it again takes another pass. A softmax needs none: where one score is
+XLA:CPU loses NaN in the fastest of its maxima; finding it again takes another pass, or a slower one. A softmax needs none: where one score is
 NaN, so is the sum of exponentials, whatever was subtracted.
 """
 

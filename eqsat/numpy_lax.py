@@ -6,6 +6,7 @@ is -1, conversions to integers saturate.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -131,6 +132,18 @@ def _where(condition: Array, a: Array, b: Array) -> Array:
     return np.where(condition, np.asarray(a, b.dtype) if isinstance(a, float) else a, b)
 
 
+def _of_two(extreme: Callable[..., Array], lower: Callable[..., Array]) -> Callable[..., Array]:
+    """NumPy's, but of two zeros -0 is the less; `lower` is the operand whose sign tells. NumPy has no signs of narrow floats."""
+
+    def run(a: Array, b: Array) -> Array:
+        found = extreme(a, b)
+        if not _is_float(found.dtype):
+            return found
+        return np.where(a == b, np.where(np.signbit(lower(a, b).astype(np.float32)), b, a), found)
+
+    return run
+
+
 def _scatter_sum(shape: tuple[int, ...], dtype: np.dtype, places: Array, updates: Array) -> Array:
     total, inside = np.zeros(shape, dtype), places < shape[0]
     np.add.at(total, places[inside], updates[inside])
@@ -139,8 +152,10 @@ def _scatter_sum(shape: tuple[int, ...], dtype: np.dtype, places: Array, updates
 
 jnp = SimpleNamespace(
     **{n: getattr(np, n) for n in ("arange", "full", "reshape", "transpose", "broadcast_to", "pad", "flip", "take")},
-    **{n: getattr(np, n) for n in ("max", "min", "all", "any", "maximum", "minimum", "abs", "floor", "ceil")},
+    **{n: getattr(np, n) for n in ("max", "min", "all", "any", "abs", "floor", "ceil")},
     **{n: _rounded_once(getattr(np, n)) for n in ("exp", "exp2", "expm1", "log", "log1p", "tanh", "sqrt", "sin", "cos")},
+    maximum=_of_two(np.maximum, lambda a, b: a),
+    minimum=_of_two(np.minimum, lambda a, b: b),
     where=_where,
     isfinite=np.isfinite,
     isnan=np.isnan,

@@ -267,7 +267,7 @@ def _shifts(term: Term) -> Slices | Parts | None:
     sliding = [i for t in arg.walk() if t.head == "load" for i in t.indices if _slides(i, axis)]
     if not sliding:
         return None
-    op = f"{name}_float" if name in ("max", "min") and is_float(term.dtype) else {"sum": "add"}.get(name, name)
+    op = "add" if name == "sum" else name
     return _slices(op, arg, axis, sliding[0]) or Parts(
         op, tuple(substitute(arg, {axis: Index.of(n)}) for n in range(axis.extent))
     )

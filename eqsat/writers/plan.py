@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 PLAIN = {
     "rounded": "{0}",
     "kept": "{0}",
-    "max_float": "lax.max({0}, {1})",
-    "min_float": "lax.min({0}, {1})",
     "reduce_max_float": "lax.convert_element_type(jnp.max({0}, axis={1}), {2})",
     "reduce_min_float": "lax.convert_element_type(jnp.min({0}, axis={1}), {2})",
+    "reduce_max_row": "jnp.max({0}, axis={1})",
+    "reduce_min_row": "jnp.min({0}, axis={1})",
 }
 PLAIN_JAX = Arrays(jnp, lax, others=PLAIN)
 
