@@ -1,7 +1,7 @@
 """Maxima that may lose a NaN, because everything computed from them shows it anyway.
 
-XLA:CPU loses NaN in the fastest of its maxima; finding it again takes another pass, or a slower one. A softmax needs none: where one score is
-NaN, so is the sum of exponentials, whatever was subtracted.
+XLA:CPU loses NaN in the fastest of its maxima; to find it again takes another pass, or a slower one. A softmax needs none: where
+one score is NaN, so is the sum of exponentials, whatever was subtracted.
 """
 
 from __future__ import annotations
