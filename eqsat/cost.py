@@ -113,7 +113,7 @@ def _array_cost(work: Work, device: Device) -> Cost:
     """The cost of running a kernel as array programs: every value once, the operands and results of products in memory."""
     points = lambda scope: prod(a.extent for a in scope)  # noqa: E731
     moved, products = work.nbytes, 0.0
-    pieces, contractions = work.as_arrays()
+    pieces, contractions, folds = work.as_arrays()
     for c in contractions:
         rows, columns, result = c.rows | {c.k}, c.columns | {c.k}, c.rows | c.columns
         moved += sum(2 * points(scope) * DTYPES[c.term.dtype].nbytes for scope in [result, *(rows, columns)[: c.computed]])
@@ -121,9 +121,9 @@ def _array_cost(work: Work, device: Device) -> Cost:
     rate = device.dram_bytes_per_second if moved > device.l2_nbytes else device.l2_bytes_per_second
     units = {"vector": device.vector_flops / 2, "special": device.special_ops_per_second}
     pointwise = sum(points(scope) * operations / units[u] for (scope, u, _), operations in pieces.items() if u in units)
-    terms = {"tensor": products, "vector": pointwise, "dram": moved / rate, "launch": device.launch_seconds}
+    terms = {"tensor": products, "vector": pointwise, "dram": moved / rate, "launch": device.launch_seconds * (1 + folds)}
     most, least = max(pointwise, moved / rate), min(pointwise, moved / rate)
-    seconds = device.launch_seconds + products + most + OVERLAP_LOSS * least
+    seconds = terms["launch"] + products + most + OVERLAP_LOSS * least
     return Cost(seconds, 1, work.nbytes, work.flops, max(terms, key=lambda name: terms[name]))
 
 

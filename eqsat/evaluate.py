@@ -22,6 +22,7 @@ import numpy as np
 from eqsat.alpha import Twins
 from eqsat.arrays import JAX, NUMPY, Array, Arrays, Value, names_of, shape_of, union
 from eqsat.choices import choice
+from eqsat.columns import columns
 from eqsat.digits import breakpoints, digits_of, folded_by_digits, number_of
 from eqsat.index import Axis, Index, Quotient, Remainder
 from eqsat.loads import index_dtype, load_value
@@ -80,6 +81,8 @@ def _over_digits(run: Evaluator, term: Term, axes: tuple[Axis, ...], breaks: dic
     run.place |= {a: n for n, a in enumerate(spread)}
     if run.ops.convolves:
         run.twins.add(term, run.place, run.replaceable)
+        sums = (t for t in term.walk() if t.head == "reduce" and t.data[0] == "sum" and t not in run.twins.first)
+        run.ways |= columns({t: sum_of_product(t) for t in sums if is_float(t.dtype) and running(t) is None})
     array = run.over(term, spread)
     if product_rounds(term):
         array = run.ops.apply("rounded", array)

@@ -13,6 +13,7 @@ import numpy as np
 
 from eqsat.arrays import Array, Value, shape_of, union
 from eqsat.choices import Joined, Padded
+from eqsat.columns import Columns
 from eqsat.index import Axis, Index
 from eqsat.loads import box
 from eqsat.notation import Term, is_box, load, reduce, substitute
@@ -193,7 +194,7 @@ def placed(term: Term) -> Placed | None:
     return None if found is None else Placed(found, term.dtype)
 
 
-Way = Convolution | Parts | Slices | Placed | Padded | Joined
+Way = Convolution | Parts | Slices | Placed | Padded | Joined | Columns
 
 
 def otherwise(term: Term, axes: tuple[Axis, ...], factors: tuple[Term, ...], numerics: str) -> Way | None:

@@ -92,8 +92,8 @@ class Work:
         """Operations on one point of the scope, by (scope, unit, passes)."""
         return self._operations((t for t in self.kernel.terms if t not in self.again), self.contractions)
 
-    def as_arrays(self) -> tuple[dict[tuple[frozenset[Axis], str, int], float], list[Contraction]]:
-        """Operations and contractions where each value is an array, computed once whatever its axes are called.
+    def as_arrays(self) -> tuple[dict[tuple[frozenset[Axis], str, int], float], list[Contraction], int]:
+        """Operations, contractions and how many folds, where each value is an array, computed once whatever its axes are called.
 
         All that waits for another reduction does so, but for softmax's sums, which share their exponentials.
         """
@@ -102,7 +102,8 @@ class Work:
         terms = distinct(self.kernel.terms)
         kept = set(terms)
         contractions = [c for c in self.contractions if c.term in kept]
-        return self._operations(terms, contractions, CORRECTIONS), contractions
+        folds = sum(t.bound is not None and t.args[0].head != "reduce" for t in terms)  # several axes are folded at once
+        return self._operations(terms, contractions, CORRECTIONS), contractions, folds
 
     def _operations(
         self, terms: Iterable[Term], contractions: Iterable[Contraction], arrays: float = 0

@@ -8,7 +8,7 @@ from test_evaluate import I, array, check, mul
 
 from eqsat.evaluate import evaluate, evaluate_all
 from eqsat.index import Axis
-from eqsat.notation import Tensor, const, load, pos, reduce, scalar
+from eqsat.notation import Tensor, cast, const, load, pos, reduce, scalar, substitute
 
 
 def traced(term, axes, arrays, numerics="exact"):
@@ -176,3 +176,34 @@ def test_a_matrix_times_a_vector_is_a_dot():
     term = reduce("sum", k, mul(load(a, (I(m), I(k))), load(v, (I(k),))))
     check(term, (m,), [a, v])
     assert "dot_general" in traced(term, (m,), {t: array(t) for t in (a, v)})
+
+
+def part(operands, m, n, k, start):
+    """Columns of the product of two matrices, from `start` on, over axes m and n."""
+    a, b = load(operands[0], (I(m), I(k))), load(operands[1], (I(k), I(n) + start))
+    return reduce("sum", k, mul(cast("float32", scalar("neg", a)), cast("float32", b)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_parts_of_a_product_are_cut_from_all_of_it(dtype):
+    """As queries, keys and values are: two of them along other axes, one as heads of 4."""
+    m, r, k, q, n, head, inside = (Axis(f"x{i}", extent) for i, extent in enumerate((8, 8, 7, 8, 8, 2, 4)))
+    operands = [Tensor("a", (8, 7), dtype), Tensor("b", (7, 24), dtype)]
+    queries, keys, values = part(operands, m, q, k, 0), part(operands, r, q, k, 8), part(operands, r, n, k, 16)
+    heads = substitute(values, {n: 4 * I(head) + inside})
+    term = reduce("sum", r, mul(reduce("sum", q, mul(queries, keys)), heads))
+    arrays = {t: array(t) for t in operands}
+    got, want = (evaluate(term, (m, head, inside), arrays, xp) for xp in (jnp, np))  # NumPy multiplies part by part
+    np.testing.assert_allclose(got, want, rtol=1e-4)
+    assert traced(term, (m, head, inside), arrays).count("dot_general") == 3
+
+
+@pytest.mark.parametrize("starts", [(0, 8), (0, 16), (8, 16), (0, 8, 8), (0, 8, 15), (16, 0, 4)])
+def test_parts_that_are_not_all_of_a_product_are_products(starts):
+    m, n, k = Axis("x0", 8), Axis("x1", 8), Axis("r0", 7)
+    operands = [Tensor("a", (8, 7), "float32"), Tensor("b", (7, 24), "float32")]
+    term = part(operands, m, n, k, starts[0])
+    for start in starts[1:]:
+        term = scalar("sub", part(operands, m, n, k, start), mul(term, const(0.5, "float32")))
+    check(term, (m, n), operands)
+    assert traced(term, (m, n), {t: array(t) for t in operands}).count("dot_general") == len(set(starts))
