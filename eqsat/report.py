@@ -169,8 +169,10 @@ def _kernel(program: Program, planned: PlannedKernel) -> str:
 
 
 def schedule_text(planned: PlannedKernel) -> str:
-    """Tiles by role, warps and stages."""
+    """Tiles by role, warps and stages, or who runs the kernel."""
     assert planned.schedule is not None
+    if planned.schedule.by_xla:
+        return planned.schedule.launch_text
     axes = [f"{t.axis.name}:{t.axis.extent} {t.role} {t.tile}" for t in planned.schedule.axes if t.axis.extent > 1]
     return f"{', '.join(axes) or 'one program'}; {planned.schedule.launch_text}"
 

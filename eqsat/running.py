@@ -46,7 +46,7 @@ def triton_launch(target: str) -> Launch:
     call = importlib.import_module("eqsat.backends.triton.launch").call
 
     def launch(planned: PlannedKernel, arrays: list[Array]) -> tuple[Array, ...]:
-        if planned.schedule is None:
+        if planned.schedule is None or planned.schedule.by_xla:
             return _run_in_jax(planned, arrays)
         program = lower(planned.kernel, planned.schedule)
         return call(planned.source("triton"), program, *arrays, target=card.compute_capability)

@@ -332,6 +332,7 @@ def _kernel(planned: PlannedKernel, names: dict[Kernel, str]) -> dict[str, Any]:
         "num_stages": schedule.num_stages if schedule else None,
         "group": schedule.group if schedule else None,
         "persistent": schedule.persistent if schedule else None,
+        "by_xla": schedule.by_xla if schedule else None,
         "cost": _cost(planned.cost),
     }
 

@@ -36,6 +36,7 @@ class Schedule:
     """Roles and tiles for every axis of a kernel, output and bound, grid axes slowest first.
 
     persistent: programs to launch at most, each of which takes tile after tile of the grid; 0 launches one for each tile.
+    by_xla: on a GPU, XLA runs the kernel's formula in its place, with the libraries' products and convolutions.
     """
 
     axes: tuple[TileAxis, ...]
@@ -43,6 +44,7 @@ class Schedule:
     num_stages: int = 2
     group: int = 1
     persistent: int = 0
+    by_xla: bool = False
 
     def of(self, axis: Axis) -> TileAxis:
         return next(t for t in self.axes if t.axis == axis)
@@ -53,7 +55,9 @@ class Schedule:
 
     @property
     def launch_text(self) -> str:
-        """Warps, stages, and what limits the number of programs."""
+        """Warps, stages, and what limits the number of programs; or that XLA launches what it makes of the formula."""
+        if self.by_xla:
+            return "run by XLA"
         persistent = f", at most {self.persistent} programs" if self.persistent else ""
         return f"{self.num_warps} warps, {self.num_stages} stages{persistent}"
 

@@ -3,6 +3,9 @@
 Beside them stands a persistent form of the best schedule of a product that has more tiles than the device holds programs. By the
 model it takes as long: a wave of programs and a round of tiles end together. What it saves, the starts of programs, and what
 it costs, loads that wait for the tile before, are of the size of what the model leaves out; so only the clock chooses it.
+
+Last comes what XLA makes of the kernel's formula: for a product or a convolution it calls cuBLAS or cuDNN. Where that is faster,
+XLA runs the kernel, so a tuned program has no kernel that XLA would run faster.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from eqsat.inputs import draw
 from eqsat.kernels import Candidate
 from eqsat.lower import lower
 from eqsat.notation import Kernel
-from eqsat.program import PlannedKernel, Program
+from eqsat.program import KEEP_CASTS, PlannedKernel, Program
 from eqsat.running import backend, triton_launch
 from eqsat.schedule import Schedule
 from eqsat.work import Work
@@ -36,7 +39,8 @@ log = logging.getLogger("eqsat")
 def tune(program: Program, count: int = 4, seconds: Timer | None = None) -> Program:
     """The program with the fastest of each kernel's `count` best schedules by prediction; later searches find the same.
 
-    Of a product with many tiles, a form whose programs take several each (`Schedule.persistent`) is timed beside them.
+    Of a product with many tiles, a form whose programs take several each (`Schedule.persistent`) is timed beside them; of every
+    kernel, what XLA makes of it (`Schedule.by_xla`).
 
     program: what a search made, on a machine with its target, a GPU.
     seconds: a timer to use instead of this machine's GPU, such as `static_timer`.
@@ -68,7 +72,7 @@ def timer(card: Device) -> Timer:
         raise ValueError(f"tune for {card.name}: {wanted} required, got {gpu.device_kind} of {found}; choose another target")
 
     def seconds(planned: PlannedKernel) -> float:
-        call = jax.jit(lambda *arrays: launch(planned, list(arrays)))
+        call = jax.jit(lambda *arrays: launch(planned, list(arrays)), compiler_options=KEEP_CASTS)
         arrays = [jnp.asarray(a) for a in draw(planned.kernel.inputs, 0, None)]
         return device_time.jax_seconds(lambda: call(*arrays))
 
@@ -76,11 +80,16 @@ def timer(card: Device) -> Timer:
 
 
 def static_timer(card: Device) -> Timer:
-    """Predicted seconds, infinite for a kernel that spills registers as compiled for the device, which need not be there."""
+    """Predicted seconds, infinite for a kernel that spills registers as compiled for the device, which need not be there.
+
+    Nothing static says how long XLA's own take.
+    """
     triton = backend("triton")
 
     def seconds(planned: PlannedKernel) -> float:
         assert planned.schedule is not None
+        if planned.schedule.by_xla:
+            return float("inf")
         tiles = lower(planned.kernel, planned.schedule)
         report = triton.compile_report(triton.emit(tiles), tiles, card.architecture)
         return float("inf") if report.spills else planned.cost.seconds
@@ -105,12 +114,13 @@ def _keep_fastest(planned: PlannedKernel, card: Device, count: int, seconds: Tim
 
 
 def _tried(kernel: Kernel, card: Device, count: int) -> Iterator[tuple[Cost, Schedule]]:
-    """The best by prediction, and the best that can be persistent with a program on each multiprocessor."""
+    """The best by prediction, the best of them that can be persistent with a program on each multiprocessor, and XLA's."""
     found = ranked(kernel, card)[:count]
     yield from found
     if Work(kernel).contractions:
         forms = ((cost, replace(s, persistent=card.multiprocessors)) for cost, s in found)
         yield from islice(((cost, s) for cost, s in forms if lower(kernel, s).tile_count > s.persistent), 1)
+    yield from ((cost, replace(s, by_xla=True)) for cost, s in found[:1])
 
 
 def _filling(kernel: Kernel, schedule: Schedule, card: Device) -> Schedule:
@@ -136,6 +146,6 @@ def recalled(candidate: Candidate, card: Device, cache: Cache) -> Candidate:
         log.info("cache: %s", error)
         cache.drop(key)
         return candidate
-    plain = replace(schedule, persistent=0)  # which has the same price
+    plain = replace(schedule, persistent=0, by_xla=False)  # which has the same price
     costs = [cost for cost, s in ranked(candidate.kernel, card) if s == plain]
     return replace(candidate, schedule=schedule, cost=costs[0]) if costs else candidate

@@ -1,6 +1,7 @@
 """Schedules by the clock: timed by a stand-in for a GPU, kept in the cache, and written as a list for Triton's autotuner."""
 
 import re
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -15,6 +16,8 @@ from eqsat.cli import main
 from eqsat.cost import ranked
 from eqsat.devices import device
 from eqsat.lower import lower
+from eqsat.report import schedule_text
+from eqsat.running import triton_launch
 
 matrix = jax.ShapeDtypeStruct((256, 256), "bfloat16")
 
@@ -45,7 +48,7 @@ def test_the_fastest_schedule_is_kept(optimize):
         return 1.0 if planned.schedule == last else 2.0
 
     tuned = program.tune(4, seconds)
-    assert seen == best
+    assert seen == [*best, replace(first, by_xla=True)]
     assert tuned.kernels[0].schedule == last and tuned.cost.seconds >= program.cost.seconds
     again = optimize(lambda weight, x: weight @ x, matrix, matrix)  # another program with the same kernel
     assert again.kernels[0].schedule == last and again.cost == tuned.cost
@@ -79,11 +82,22 @@ def test_only_the_clock_chooses_a_persistent_product(optimize, monkeypatch):
     assert not program.kernels[0].schedule.persistent
     assert program.tune(2, lambda planned: 1.0).kernels[0].schedule == program.kernels[0].schedule  # no gain, no change
     chosen = program.tune(2, seconds).kernels[0].schedule
-    assert len(seen) == 3 and chosen == seen[-1] and not any(s.persistent for s in seen[:-1])
+    assert len(seen) == 4 and chosen == seen[2] and not any(s.persistent for s in seen[:2])
     tiles = lower(program.kernels[0].kernel, chosen)
     assert tiles.programs == chosen.persistent == 132 * (16 // chosen.num_warps) < tiles.tile_count
     again = optimize(product, large, large)
     assert again.kernels[0].schedule == chosen and again.cost == program.cost
+
+
+def test_xla_runs_what_it_runs_faster(optimize):
+    program = optimize(lambda a, b: jax.nn.softmax(a @ b), matrix, matrix, objective="traffic")
+    tuned = program.tune(1, lambda planned: 1.0 if planned.schedule.by_xla else 2.0)
+    assert all(k.schedule.by_xla for k in tuned.kernels) and tuned.cost == program.cost
+    assert all("run by XLA" in schedule_text(k) for k in tuned.kernels)
+    lowered = [jax.jit(partial(p.inline, launch=triton_launch("h100"))).trace(matrix, matrix) for p in (program, tuned)]
+    on_card = [t.lower(lowering_platforms=("cuda",)).as_text() for t in lowered]
+    assert "triton" in on_card[0] and "triton" not in on_card[1] and "dot_general" in on_card[1]
+    assert all(k.schedule == p.schedule for k, p in zip(program.tune(1, lambda _: 1.0).kernels, program.kernels, strict=True))
 
 
 def test_kernels_in_loops_are_tuned(optimize):
