@@ -465,7 +465,10 @@ def _groups(factors: list[Value], axes: tuple[Axis, ...]) -> list[list[Value]]:
 
 
 def _is_vector(factor: Value, matrix: Value, axes: tuple[Axis, ...]) -> bool:
-    return bool(factor.axes) and set(factor.axes) <= set(axes) and set(factor.axes) < set(matrix.axes)
+    """A vector along summed axes, or one for each matrix of a stack, if the axes of the stack come first in both."""
+    stack = tuple(a for a in factor.axes if a not in axes)
+    first = stack == factor.axes[: len(stack)] == matrix.axes[: len(stack)]
+    return len(stack) < len(factor.axes) and first and set(factor.axes) < set(matrix.axes)
 
 
 FULL_PRECISION = (np.dtype("float32"), np.dtype("float64"))

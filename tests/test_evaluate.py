@@ -120,6 +120,20 @@ def test_matmul_is_a_dot(xp):
 
 
 @LIBRARIES
+def test_a_vector_for_each_matrix_of_a_stack_is_a_dot(xp):
+    h, m, k = Axis("x0", 2), Axis("x1", 5), Axis("r0", 4)
+    a, v, s = Tensor("a", (2, 5, 4), "float32"), Tensor("v", (2, 4), "float32"), Tensor("s", (2, 5), "float32")
+    rows = load(a, (I(h), I(m), I(k)))
+    term = reduce("sum", k, mul(rows, load(v, (I(h), I(k)))))
+    scaled = reduce("sum", k, mul(rows, load(s, (I(h), I(m)))))  # no vector along k
+    for of, tensors, dots in ((term, [a, v], 1), (scaled, [a, s], 0)):
+        check(of, (h, m), tensors, xp)
+        if xp is jnp:
+            text = str(jax.make_jaxpr(lambda x, y: evaluate(of, (h, m), {a: x, tensors[1]: y}))(*map(array, tensors)))  # noqa: B023
+            assert text.count("dot_general[") == dots
+
+
+@LIBRARIES
 def test_sums_of_products_of_every_shape(xp):
     m, n, k, j = Axis("x0", 3), Axis("x1", 2), Axis("r0", 4), Axis("r1", 5)
     a, b, c = Tensor("a", (3, 4), "float32"), Tensor("b", (4, 5), "float32"), Tensor("c", (5, 2), "float32")
