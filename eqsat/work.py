@@ -351,7 +351,7 @@ def _is_sum(bound: Term) -> bool:
 
 
 def main_axis(axes: Iterable[Axis]) -> Axis:
-    """The axis of a group that gets the block of a matrix instruction: the longest, the later one of equals."""
+    """The axis of a group that gets the block of a matrix instruction: the longest, of equals the first by name."""
     return max(sorted(axes), key=lambda a: a.extent)
 
 
