@@ -34,6 +34,7 @@ class Range(NamedTuple):
 _IMAGES: dict[str, tuple[float, float]] = {
     "exp": (0, INF), "exp2": (0, INF), "expm1": (-1, INF), "tanh": (-1, 1), "logistic": (0, 1), "sqrt": (0, INF),
     "sin": (-1, 1), "cos": (-1, 1), "erf": (-1, 1), "erfc": (0, 2), "abs": (0, INF), "sign": (-1, 1),
+    "atan": (-2, 2), "atan2": (-4, 4), "cosh": (0, INF),  # wide, since a rounded angle may be above pi
 }  # fmt: skip
 _POLES = ("log", "log1p", "sqrt")  # NaN or infinite for some finite operands
 _ULPS = 8  # that an implementation of a special function may be off

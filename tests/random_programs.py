@@ -205,7 +205,10 @@ def random_program(seed: int, steps: tuple[int, int] = (3, 12)) -> RandomProgram
 
 DISCRETE = ("floor", "ceil", "sign", "is_finite", "eq", "ne", "lt", "le", "gt", "ge")
 NOT_NARROW = ("erfc", "erf_inv")  # JAX does not have them for floats of 8 bits
-BY_PLACE = ("exp", "log", "erf")  # XLA:CPU computes the last elements of an array by other code, with another last bit
+# XLA:CPU computes the last elements of an array by other code, with another last bit.
+BY_PLACE = (
+    "exp", "log", "erf", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh", "lgamma",
+)  # fmt: skip
 BITS = {"and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor", "not": "bitwise_not"}
 OTHERWISE = ("where", "quot", "rint", "rem", "fmod", "pow")  # rows with a maker of their own below, or none under this name
 

@@ -246,5 +246,6 @@ def test_numpy_has_every_operation(op):
     operands = [np.ones(3, dtype[kind])] * op.arity
     if op.name == "where":
         operands[0] = np.ones(3, bool)
-    got = NUMPY.apply(op.name, *operands)
-    np.testing.assert_allclose(got, op.reference(*map(jnp.asarray, operands)), rtol=1e-6)
+    with np.errstate(divide="ignore"):  # atanh of 1
+        got = NUMPY.apply(op.name, *operands)
+    np.testing.assert_allclose(got, op.reference(*map(jnp.asarray, operands)), rtol=1e-6, atol=1e-6)

@@ -406,9 +406,10 @@ def _external(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "atan2": np.arctan2,
+    **{f"a{name}": getattr(np, f"arc{name}") for name in ("sin", "cos", "tan", "tan2", "sinh", "cosh", "tanh")},
     "ceil": np.ceil,
     "cos": np.cos,
+    "cosh": np.cosh,
     "erf": np.vectorize(math.erf, otypes=[np.float64]),
     "erfc": np.vectorize(math.erfc, otypes=[np.float64]),
     "erfinv": special.erfinv,
@@ -416,6 +417,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "expm1": np.expm1,
     "floor": np.floor,
     "fmod": np.fmod,
+    "lgamma": special.gammaln,
     "log": np.log,
     "log1p": np.log1p,
     "nearbyint": np.rint,
@@ -423,6 +425,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "round": np.round,
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "sin": np.sin,
+    "sinh": np.sinh,
     "sqrt": np.sqrt,
     "tan": np.tan,
     "tanh": np.tanh,
