@@ -63,7 +63,7 @@ def conv(x: tuple[int, ...], w: tuple[int, ...], **params: Any) -> Example:
 WORDS = ints(5, low=0, dtype=np.uint32)
 BYTES = ints(3, 9, low=-127, high=127, dtype=np.int8)
 NHWC = ("NHWC", "HWIO", "NHWC")
-SPECIAL_ANGLES = np.array([-np.inf, -4.0, -1.0, -0.3, -0.0, 0.0, 0.5, 1.0, 3.0, np.inf, np.nan], np.float32)
+ANGLES = np.array([-np.inf, -4.0, -1.0, -0.3, -0.0, 0.0, 0.5, 1.0, 3.0, np.inf, np.nan], np.float32)
 REVERSED_NAN = np.array([[1, np.nan, 3], [3, 3, 1], [-np.inf, -np.inf, -np.inf]], np.float32)
 
 EXAMPLES: dict[str, list[Example]] = {
@@ -96,8 +96,8 @@ EXAMPLES: dict[str, list[Example]] = {
         (lambda x: lax.reduce_precision(x, 11, 52), (f32(4),)),
     ],
     "pow": [(lax.pow, (f32(5, low=0.1), f32(5))), (lax.pow, (f32(5), ints(5)))],
-    **{n: [(getattr(lax, n), (SPECIAL_ANGLES,))] for n in ("tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh")},
-    "atan2": [(lax.atan2, (SPECIAL_ANGLES, SPECIAL_ANGLES[::-1])), (lambda x, y: lax.atan2(x, y[..., None]), (f32(3, 4), f32(3)))],
+    **{n: [(getattr(lax, n), (ANGLES,))] for n in ("tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh")},
+    "atan2": [(lax.atan2, (ANGLES, ANGLES[::-1])), (lambda x, y: lax.atan2(x, y[..., None]), (f32(3, 4), f32(3)))],
     "lgamma": [(lax.lgamma, (np.array([-2.5, -1.0, -0.0, 0.0, 0.5, 1.0, 2.0, 40.0, np.inf, np.nan], np.float32),))],
     "erf_inv": [(lax.erf_inv, (np.array([-1.0, -0.9, -0.0, 0.0, 0.3, 1.0, 2.0, np.nan], np.float32),))],
     "threefry2x32": [(lambda a, b: threefry2x32_p.bind(a[0], a[1], b, b + 1), (WORDS[:2], WORDS))],

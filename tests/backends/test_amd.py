@@ -24,7 +24,10 @@ from eqsat.backends.triton import amd  # noqa: E402
 
 CARD = device("mi300x")
 SHORT = {"softmax", "bias_gelu", "router"}
-SPECIAL = (jnp.expm1, jnp.log1p, jnp.tanh, jax.lax.erfc, jax.lax.erf_inv, jnp.rint, lambda x: jax.lax.pow(x, x))
+SPECIAL = (
+    jnp.expm1, jnp.log1p, jnp.tanh, jax.lax.erfc, jax.lax.erf_inv, jnp.rint, jnp.atan, jnp.sinh, jax.lax.lgamma,
+    lambda x: jax.lax.pow(x, x),
+)  # fmt: skip
 
 
 def reports(fn, args):
