@@ -66,7 +66,10 @@ def graph_of(subject: str, args: str) -> Graph:
     from eqsat.graph import Graph
 
     if subject.endswith(".onnx"):
-        return Graph.from_onnx(subject, dims=dimensions(args))
+        dims = dimensions(args)
+        if not Path(subject).is_file():  # asked first: reading it needs a package that may not be there
+            raise ValueError(f"file {subject!r}: an ONNX model required, found none there")
+        return Graph.from_onnx(subject, dims=dims)
     if subject.endswith(STABLEHLO):
         return Graph.from_stablehlo(Path(subject), shapes=named_shapes(args))
     if subject.endswith(".pt2"):

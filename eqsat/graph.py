@@ -122,6 +122,23 @@ class Equation:
         return list(result) if self.primitive.multiple_results else [result]
 
 
+REMEDIES = (  # of errors under JAX's tracing, the first that fits
+    (jax.errors.TracerBoolConversionError, "choose by value with jnp.where or jax.lax.cond"),
+    (jax.errors.NonConcreteBooleanIndexError, "keep the shape, with jnp.where(mask, x, other)"),
+    (
+        (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError, jax.errors.TracerIntegerConversionError),
+        "compute with jnp in place of numpy, float or int; if the value is known before, bind it with functools.partial",
+    ),
+)
+ARGUMENTS = "pass arrays or jax.ShapeDtypeStruct, and bind other arguments with functools.partial"
+
+
+def _remedy(error: Exception, where: str) -> str:
+    """What to do about an error under tracing, of which `where` says the line of the function, if it has one."""
+    own = "mend that line, or the shapes and dtypes that it is given" if where else ARGUMENTS
+    return next((remedy for kinds, remedy in REMEDIES if isinstance(error, kinds)), own)
+
+
 @dataclass(frozen=True, eq=False)
 class Graph:
     """A straight-line program: equations from inputs and constants to outputs."""
@@ -152,7 +169,7 @@ class Graph:
             where = names.line_of_error(error)
             raise kind(
                 f"{name}: a function that JAX can trace is required, got {type(error).__name__}: {reason}{where}; "
-                "pass arrays or jax.ShapeDtypeStruct, and bind other arguments with functools.partial"
+                + _remedy(error, where)
             ) from error
 
     @staticmethod

@@ -22,5 +22,5 @@ def shapes(text: str) -> tuple[jax.ShapeDtypeStruct, ...]:
 def shape(dtype: str, extents: str) -> jax.ShapeDtypeStruct:
     """One shape from its dtype and its extents: ``float32`` and ``4,8``; raises ValueError for a dtype that is none."""
     if dtype not in DTYPES:
-        raise ValueError(f"dtype {dtype!r}: one of {', '.join(DTYPES)} required")
+        raise ValueError(f"dtype: one of {', '.join(DTYPES)} required, got {dtype!r}")
     return jax.ShapeDtypeStruct(tuple(int(n) for n in extents.split(",") if n.strip()), dtype)

@@ -87,6 +87,7 @@ def test_the_shell_completes_commands_and_values(monkeypatch, capsys):
         (["optimize", *SOFTMAX, "--constants", "x"], "constants 'x': numbers of arguments, such as 0,2, got 'x'"),
         (["optimize", *SOFTMAX, "--constants", "3"], "constants: positions of the 1 positional arguments required, got 3"),
         (["optimize", *SOFTMAX, "--time-limit", "soon"], "Invalid value for '--time-limit'"),
+        (["inspect", "nowhere.onnx"], "file 'nowhere.onnx': an ONNX model required, found none there"),
         (["inspect", "nowhere.py:f"], "file 'nowhere.py': a Python file required, found none there"),
         (
             ["inspect", "examples.softmax:softmax"],
