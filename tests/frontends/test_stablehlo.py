@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -215,6 +216,38 @@ def test_open_dimensions_are_bound_by_the_caller():
         Graph.from_stablehlo(exported, shapes={"x": (4, 5)})
     with pytest.raises(StablehloError, match=r"arguments among \['x'\] required in shapes, got 'y'"):
         Graph.from_stablehlo(exported, shapes={"y": (4, 6)})
+
+
+def test_operations_of_open_sizes_become_those_of_bound_ones():
+    def program(x):
+        rows, columns = x.shape
+        y = jnp.cumsum(x.reshape(-1).reshape(rows, columns) + jnp.arange(rows, dtype=x.dtype)[:, None], 1)
+        picked = jnp.take(y[:, ::-1] / columns, jnp.arange(columns) % columns, axis=1)
+        return jnp.concatenate([jnp.pad(picked, ((0, 0), (1, 1))), jnp.ones((rows, columns + 2))])[:, 1:-1]
+
+    rows, columns = export.symbolic_shape("r, c")
+    exported = export.export(jax.jit(program))(jax.ShapeDtypeStruct((rows, columns), "float32"))
+    used = set(re.findall(r"stablehlo\.(\w*dynamic\w*)", exported.mlir_module()))
+    assert used >= {"dynamic_broadcast_in_dim", "dynamic_gather", "dynamic_iota", "dynamic_reduce_window", "dynamic_reshape"}, (
+        used
+    )
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    np.testing.assert_allclose(Graph.from_stablehlo(exported, shapes={"x": (3, 4)})(x), program(x), rtol=1e-6)
+
+
+def test_padding_by_open_sizes():
+    text = """module { func.func @main(%a: tensor<?x2xf32> {jax.arg_info = "a"}) -> tensor<?x?xf32> {
+      %size = stablehlo.get_dimension_size %a, dim = 0 : (tensor<?x2xf32>) -> tensor<i32>
+      %rows = stablehlo.reshape %size : (tensor<i32>) -> tensor<1xi32>
+      %none = stablehlo.constant dense<0> : tensor<1xi32>
+      %low = stablehlo.concatenate %rows, %none, dim = 0 : (tensor<1xi32>, tensor<1xi32>) -> tensor<2xi32>
+      %zeros = stablehlo.constant dense<0> : tensor<2xi32>
+      %fill = stablehlo.constant dense<7.0> : tensor<f32>
+      %padded = stablehlo.dynamic_pad %a, %fill, %low, %zeros, %zeros
+        : (tensor<?x2xf32>, tensor<f32>, tensor<2xi32>, tensor<2xi32>, tensor<2xi32>) -> tensor<?x?xf32>
+      return %padded : tensor<?x?xf32> } }"""
+    a = np.ones((3, 2), np.float32)
+    np.testing.assert_array_equal(Graph.from_stablehlo(text, shapes={"a": a})(a), np.pad(a, ((3, 0), (0, 0)), constant_values=7))
 
 
 # --- written by hand: what `jax.export` does not write --------------------------------------------------------------
