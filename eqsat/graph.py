@@ -19,6 +19,7 @@ and every edge has `positions`, the operand positions that it fills. A graph mad
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -165,7 +166,7 @@ class Graph:
             return trace(fn, args, kwargs)
         except Exception as error:
             kind = TypeError if isinstance(error, TypeError) else ValueError
-            reason = str(error).strip().split("\n")[0].rstrip(".") or "no reason given"
+            reason = re.sub(r"<function \S+ at 0x\w+>", name, str(error).strip().split("\n")[0].rstrip(".")) or "no reason given"
             where = names.line_of_error(error)
             raise kind(
                 f"{name}: a function that JAX can trace is required, got {type(error).__name__}: {reason}{where}; "

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import prod
+from numbers import Real
+from operator import index
 from os import PathLike
 from typing import Any, NamedTuple
 
@@ -67,12 +69,12 @@ def optimize(
     target: str = "h100",
     numerics: str = "reassociate",
     objective: str = "time",
-    constants: Sequence[int] = (),
+    constants: int | Sequence[int] = (),
     time_limit: float = 300.0,
     rules: Iterable[Rule] | None = None,
     cache: bool | str | PathLike[str] = True,
     memory_limit: int | None = None,
-    donate: Sequence[int] = (),
+    donate: int | Sequence[int] = (),
     **kwargs: Any,
 ) -> Program:
     """Find a cheaper program for `fn` and return it as kernels.
@@ -81,7 +83,7 @@ def optimize(
     target: a device of `eqsat.devices.DEVICES`; costs are predicted for it.
     numerics: "exact", "reassociate" or "fast": what a rule may change (see `eqsat.rule`).
     objective: "time", "launches", "traffic" or "memory" (bytes of temporaries): what a selection of kernels is judged by.
-    constants: positions of arguments that never change (weights); what depends on them alone is computed once.
+    constants: positions of arguments that never change (weights), or one; what depends on them alone is computed once.
     time_limit: seconds, for emergencies only, since what it cuts short depends on the machine's load: a search ends with its
         present step, regions not yet searched keep their original kernels. The search is bounded by counts.
     rules: the rules to use instead of the built-in packs.
@@ -95,6 +97,7 @@ def optimize(
     that no program found keeps to, and TypeError or ValueError where `fn` cannot be traced.
     """
     card = checked(target, numerics, objective, time_limit)
+    constants, donate = positions("constants", constants), positions("donate", donate)
     start = time.perf_counter()
     graph = fn if isinstance(fn, Graph) else Graph.from_jax(fn, *args, **kwargs)
     admitted = select(default_rules() if rules is None else rules, numerics)
@@ -109,7 +112,7 @@ def optimize(
         raise ValueError(f"memory_limit: at least {least:,} bytes for temporaries required, got {memory_limit:,}; raise it")
     if moved is not graph:
         program.graph, program.baseline = graph, as_written(graph, card)
-    program.request = Request(target, numerics, judged, tuple(constants), time_limit, admitted, cache, tuple(donate))
+    program.request = Request(target, numerics, judged, constants, time_limit, admitted, cache, donate)
     program.notes.update(
         distinct_regions=len(search.plans),
         rules=tuple(dict.fromkeys(r for plan in search.plans.values() for r in plan.rules)),
@@ -130,9 +133,19 @@ def checked(target: str, numerics: str, objective: str, time_limit: float) -> De
         raise ValueError(f"numerics {numerics!r}: one of {', '.join(TIERS)} required")
     if objective not in OBJECTIVES | UNDER_A_CAP:
         raise ValueError(f"objective {objective!r}: one of {', '.join(OBJECTIVES)} required")
+    if not isinstance(time_limit, Real):
+        raise TypeError(f"time_limit: seconds, at least 0, required, got {time_limit!r}")
     if not time_limit >= 0:
         raise ValueError(f"time_limit: seconds, at least 0, required, got {time_limit}")
     return card
+
+
+def positions(option: str, given: int | Sequence[int]) -> tuple[int, ...]:
+    """Positions of arguments as a tuple, one alone as well; raises TypeError for what is no whole number."""
+    try:
+        return tuple(index(n) for n in (given if isinstance(given, Iterable) else (given,)))
+    except TypeError:
+        raise TypeError(f"{option}: positions of arguments, such as (0, 2), required, got {given!r}") from None
 
 
 def _planned(graph: Graph, search: Search, numerics: str, constants: Sequence[int] | None, donate: Sequence[int] = ()) -> Program:

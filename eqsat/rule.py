@@ -214,7 +214,13 @@ def unique(rules: Iterable[Rule]) -> tuple[Rule, ...]:
 
 
 def select(rules: Iterable[Rule], numerics: str) -> tuple[Rule, ...]:
-    """The rules that a numerics tier admits."""
+    """The rules that a numerics tier admits. Raises TypeError for what is no rule."""
+    rules = tuple(rules)
+    for r in rules:
+        if not isinstance(r, Rule):
+            raise TypeError(
+                f"rules: rules required, got {r!r}; a function becomes one by @rule(tier), a name by eqsat.rules.RULES"
+            )
     return tuple(r for r in rules if TIERS.index(r.tier) <= TIERS.index(numerics))
 
 
