@@ -96,9 +96,8 @@ def optimize(
     Raises ValueError for an unknown target or tier, a negative time limit, an argument number out of range, or a memory limit
     that no program found keeps to, and TypeError or ValueError where `fn` cannot be traced.
     """
-    card = checked(target, numerics, objective, time_limit)
+    card, start = checked(target, numerics, objective, time_limit), time.perf_counter()
     constants, donate = positions("constants", constants), positions("donate", donate)
-    start = time.perf_counter()
     graph = fn if isinstance(fn, Graph) else Graph.from_jax(fn, *args, **kwargs)
     admitted = select(default_rules() if rules is None else rules, numerics)
     moved, least = hoisted(graph), float("inf")
