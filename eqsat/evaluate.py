@@ -297,13 +297,10 @@ class Evaluator:
         dims = tuple(i for i, a in enumerate(value.axes) if a in axes)
         if not dims:
             return value
-        rows = dims[0] == len(kept) and self.dtype(dtype) in FULL_PRECISION  # XLA:CPU is slow at pairs in other places
-        if rows and name in ("max", "min") and shows is not None:
-            identity = self.ops.literal(REDUCTIONS[name].identity(dtype), self.dtype(dtype))
-            return Value(self.ops.apply(f"reduce_{name}_row", value.array, dims, identity), kept)
-        return Value(self._fold_dims(name, value.array, dims, dtype, shows), kept)
+        return Value(self._fold_dims(name, value, dims, dtype, shows), kept)
 
-    def _fold_dims(self, name: str, array: Array, dims: tuple[int, ...], dtype: str, shows: Value | None) -> Array:
+    def _fold_dims(self, name: str, value: Value, dims: tuple[int, ...], dtype: str, shows: Value | None) -> Array:
+        array = value.array
         if name in ("sum", "prod"):
             return self.ops.apply(f"reduce_{name}", array, dims, self.dtype(dtype))
         if dtype == "bool":
@@ -312,6 +309,9 @@ class Evaluator:
             identity = self.ops.literal(REDUCTIONS[name].identity("int32"), np.dtype("int64")).astype(dtype)
             return self.ops.apply(f"reduce_{name}", array, dims, identity)
         if is_float(dtype) and shows is not None:
+            if dims[0] == len(value.axes) - len(dims) and self.dtype(dtype) in FULL_PRECISION:  # XLA:CPU is slow at other pairs
+                identity = self.ops.literal(REDUCTIONS[name].identity(dtype), self.dtype(dtype))
+                return self.ops.apply(f"reduce_{name}_row", array, dims, identity)
             compute = self.dtype(DTYPES[dtype].compute)
             return self.ops.apply(f"reduce_{name}_float", array, dims, self.dtype(dtype), shows.array, compute)
         return self.ops.apply(f"reduce_{name}", array, dims)

@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -328,11 +328,7 @@ def _kernel(planned: PlannedKernel, names: dict[Kernel, str]) -> dict[str, Any]:
         "inputs": [_described(t) for t in planned.kernel.inputs],
         "outputs": [_described(t) for t in planned.kernel.outputs],
         "axes": [{"axis": t.axis.name, "extent": t.axis.extent, "tile": t.tile, "role": t.role} for t in tiles],
-        "num_warps": schedule.num_warps if schedule else None,
-        "num_stages": schedule.num_stages if schedule else None,
-        "group": schedule.group if schedule else None,
-        "persistent": schedule.persistent if schedule else None,
-        "by_xla": schedule.by_xla if schedule else None,
+        **{f.name: getattr(schedule, f.name) if schedule else None for f in fields(Schedule) if f.name != "axes"},
         "cost": _cost(planned.cost),
     }
 

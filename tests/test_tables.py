@@ -248,4 +248,5 @@ def test_numpy_has_every_operation(op):
         operands[0] = np.ones(3, bool)
     with np.errstate(divide="ignore"):  # atanh of 1
         got = NUMPY.apply(op.name, *operands)
-    np.testing.assert_allclose(got, op.reference(*map(jnp.asarray, operands)), rtol=1e-6, atol=1e-6)
+    atol = 1e-6 if op.name == "lgamma" else 0  # JAX's of 1 is not 0
+    np.testing.assert_allclose(got, op.reference(*map(jnp.asarray, operands)), rtol=1e-6, atol=atol)
