@@ -1,10 +1,11 @@
 """Which rules a region's plan needed: the search is repeated without each of them.
 
 The engine gives no proofs through its Python bindings, so need is found by leaving rules out. What a rule is worth is what the
-cheapest plan found without it costs more, all other rules being there. Rules with a trace in the plan are tried first; those that
-only made what other rules needed on the way are left out together, then, if that counts, by packs and by halves of those that do.
-Only rules that fired are worth a search, or are there in one. Where the e-graph without a rule still has all of the plan, that
-costs the same. Other searches share the prices of kernels; plans are kept in the cache.
+cheapest plan found without it costs more, all other rules being there. Rules that the plan is known to be made without cost
+nothing; those that made it are tried one by one. Where no e-graph has the plan (chunks of reductions), those without a trace in
+it are left out together, then, if that counts, by packs and by halves of those that do. Searches have rules that fired alone.
+Where the e-graph without a rule still has all of the plan, or rules that sufficed are all there, that costs the same.
+Searches share the prices of kernels; plans are kept in the cache.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from eqsat.devices import Device
 from eqsat.egraph import engine_for
 from eqsat.extract import Choice, choose
 from eqsat.kernels import Candidate
-from eqsat.optimizer import Found, RegionPlan, Request, Search, search_region
+from eqsat.optimizer import Found, RegionPlan, Request, Search, found_before, search_region
 from eqsat.outline import Part
 from eqsat.regions import Region
 from eqsat.rule import Rule
@@ -49,7 +50,7 @@ class Ablated:
     found: Found
     cost: Cost
     worth: dict[str, Cost]  # by rule: what the plan without it costs more
-    replaceable: tuple[str, ...]  # rules that the plan bears a trace of, though another way costs the same
+    replaceable: tuple[str, ...]  # rules that made the plan, though another way costs the same
     here: dict[str, Cost]  # what leaving one of these out costs more, if there are only the rules that made this plan
     fusion_alone: Cost | None  # what the plan without any rule costs more
     untried: tuple[str, ...]  # rules that the time did not suffice for
@@ -75,13 +76,16 @@ class Ablation:
     def search(self, region: Region) -> Found:
         """The search with all rules."""
         if region.key not in self._found:
-            engine, request = engine_for(self.request.rules), self.request
-            self._found[region.key] = [search_region(engine, region, self.card, request.objective, self._seconds)]
+            found = found_before(self.request, region)
+            if found is None:
+                engine = engine_for(self.request.rules)
+                found = search_region(engine, region, self.card, self.request.objective, self._seconds)
+            self._found[region.key] = [found]
         return self._found[region.key][0]
 
     def fired(self, region: Region) -> list[Rule]:
         """The rules that matched something in the search with all."""
-        names = {name.removesuffix("_back") for name in self.search(region).saturated.growth}
+        names = self.search(region).fired
         return [r for r in self.request.rules if r.name in names]
 
     def plan(self, region: Region, left_out: Iterable[str]) -> RegionPlan:
@@ -90,25 +94,26 @@ class Ablation:
         rules = [r for r in self.fired(region) if r.name not in left_out]
         deadline, cache = time.perf_counter() + self._seconds, cache_of(self.request.cache)
         search = Search(self.card, rules, self.request.objective, deadline, cache, self._found[region.key])
-        return search.recalled(Part.of(region))
+        return search.recalled(Part.of(self.search(region).pool.region))
 
     def ablate(self, region: Region, label: str) -> Ablated:
-        """Search a region again without each rule that its plan bears a trace of, then without those that fired on the way."""
+        """Search a region again without each rule that made its plan."""
         found = self.search(region)
         trial = _Trial(self, region, found, label)
         alone = trial.without(trial.fired)
-        used = sorted(frozenset[str]().union(*(c.rules for c in found.choice.candidates)))
-        for rule in used:
+        traced = frozenset[str]().union(*(c.rules for c in found.choice.candidates))
+        made = sorted(found.makers or traced)
+        for rule in made:
             trial.narrow([rule])
-        replaceable = tuple(r for r in used if r not in trial.worth and r not in trial.untried)
-        others = [r for r in trial.fired if r not in used]
-        suffices = trial.without(others) is FREE
+        others = [r for r in trial.fired if r not in made]
+        suffices = found.makers is not None or trial.without(others) is FREE
         if not suffices:
             packs = {r.name: r.pack for r in self.request.rules}
             for _, group in groupby(others, packs.__getitem__):
                 trial.narrow(list(group))
             others = [r for r in others if r not in trial.worth]
-            suffices = bool(replaceable) and trial.without(others) is FREE
+        replaceable = tuple(r for r in made if r not in trial.worth and r not in trial.untried)
+        suffices = suffices or (bool(replaceable) and trial.without(others) is FREE)
         here = {r: more for r in replaceable if suffices and (more := trial.without([*others, r]))}
         return Ablated(found, trial.cost, trial.worth, replaceable, here, alone, tuple(trial.untried), self._losses(found))
 
@@ -136,18 +141,21 @@ class _Trial:
         self.ablation, self.region, self.found, self.label = ablation, region, found, label
         self.cost = total(found.choice.candidates)
         self.fired = [r.name for r in ablation.fired(region)]
+        self.enough = [frozenset(found.makers or self.fired)]  # by each of these sets there is a plan as cheap
         self.worth: dict[str, Cost] = {}
         self.untried: list[str] = []
 
     def without(self, rules: Sequence[str]) -> Cost | None:
         """What the plan without these rules costs more (nothing, if it is as good); None if there is no time left."""
-        if not rules:
+        kept = frozenset(self.fired).difference(rules)
+        if any(enough <= kept for enough in self.enough):
             return FREE
         if self.ablation.late:
             return None
         log.info("explain %s: without %s", self.label, rules[0] if len(rules) == 1 else f"{len(rules)} rules")
         kernels = self.ablation.plan(self.region, rules).kernels
         if sum(c.price for c in kernels) <= self.found.choice.price * (1 + SAME):
+            self.enough.append(kept)
             return FREE
         return difference(total(kernels), self.cost)
 

@@ -110,15 +110,18 @@ _engines = threading.local()
 
 
 def engine_for(rules: Sequence[Rule]) -> Engine:
-    """An engine with these rules: loading them takes as long as a small search, so the last few are kept."""
-    kept: dict[tuple[int, ...], Engine] = _engines.__dict__.setdefault("kept", {})
-    key = tuple(map(id, rules))  # an engine holds its rules, so these are not used again while it lives
-    engine = kept.pop(key, None)
-    if engine is None or engine.failed:
+    """An engine with these rules, until the next call: the last few are kept, and the one unused for longest is given others."""
+    kept: list[Engine] = _engines.__dict__.setdefault("kept", [])
+    kept[:] = (e for e in kept if not e.failed)
+    asked = tuple(map(id, rules))  # an engine holds its rules, so these are not used again while it lives
+    if (engine := next((e for e in kept if tuple(map(id, e.rules)) == asked), None)) is not None:
+        kept.remove(engine)
+    elif len(kept) < ENGINES:
         engine = Engine(rules)
-    kept[key] = engine
-    if len(kept) > ENGINES:
-        del kept[next(iter(kept))]
+    else:
+        engine = kept.pop(0)
+        engine.load(rules)
+    kept.append(engine)
     return engine
 
 
@@ -131,12 +134,19 @@ class Engine:
         self._bindings = bindings
         if (chatter := logging.getLogger("egglog")).level == logging.NOTSET:
             chatter.setLevel(logging.WARNING)  # it logs thousands of lines a search at info level
-        self.rules = tuple(rules)
         self.failed = False
         self._folder = tempfile.TemporaryDirectory(prefix="eqsat-")
         self._graph = bindings.EGraph(fact_directory=self._folder.name)
         for text in _declarations():
             self._run(text)
+        self._run("(push)")
+        self.load(rules)
+
+    def load(self, rules: Sequence[Rule]) -> None:
+        """Take these rules in place of those it has: most of what a new engine takes goes into the language."""
+        self.rules = tuple(rules)
+        self._run("(pop)")
+        self._run("(push)")
         for number, rule in enumerate(self.rules, 1):
             for _, text in lower(rule, number):
                 self._run(text, rule.source)

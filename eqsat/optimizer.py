@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import prod
@@ -23,6 +24,7 @@ from eqsat.garbage import collected_seldom
 from eqsat.graph import Graph
 from eqsat.hoisting import hoisted
 from eqsat.kernels import Candidate, Pool
+from eqsat.makers import smallest
 from eqsat.notation import Stored, Tensor
 from eqsat.original import as_written, kernel_of, looped
 from eqsat.outline import Asked, Part, outline
@@ -36,6 +38,7 @@ from eqsat.scalars import DTYPES
 from eqsat.tuning import recalled
 
 log = logging.getLogger("eqsat")
+_latest = threading.local()  # the search of each thread's last program: what is asked of that goes on from it
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ def optimize(
     admitted = select(default_rules() if rules is None else rules, numerics)
     moved, least = hoisted(graph), float("inf")
     for judged in (objective, *(UNDER_A_CAP if memory_limit is not None else ())):
-        search = Search(card, admitted, judged, start + time_limit, cache_of(cache))
+        search = _latest.search = Search(card, admitted, judged, start + time_limit, cache_of(cache))
         program = _planned(moved, search, numerics, constants, donate)
         least = min(least, program.peak_nbytes)
         if memory_limit is None or least <= memory_limit:
@@ -215,6 +218,7 @@ class RegionPlan:
     bound: float  # no choice among the candidates has a lower price
     summary: str
     complete: bool = True  # False if the clock ended the search
+    on_the_way: tuple[str, ...] = ()  # rules that made it and left no trace in a kernel
 
     @property
     def gap(self) -> float:
@@ -238,7 +242,7 @@ class RegionPlan:
 
     @property
     def rules(self) -> tuple[str, ...]:
-        return tuple(sorted(frozenset().union(*(c.rules for c in self.kernels))))
+        return tuple(sorted(_traced(self.kernels).union(self.on_the_way)))
 
 
 class Found(NamedTuple):
@@ -249,6 +253,24 @@ class Found(NamedTuple):
     candidates: list[Candidate]
     choice: Choice
     summary: str
+    makers: frozenset[str] | None = None  # rules from which all that is chosen is equal; None where no e-graph tells
+
+    @property
+    def fired(self) -> frozenset[str]:
+        """Rules that matched something."""
+        return frozenset(name.removesuffix("_back") for name in self.saturated.growth)
+
+    def within(self, saturated: Saturated) -> bool:
+        """True if another e-graph of its region has all that was chosen."""
+        return saturated.has(d for c in self.choice.candidates for d in c.definitions)
+
+
+def found_before(request: Request, region: Region) -> Found | None:
+    """The search of a region of this structure, if it was of the last program that this thread optimised, and asked the same."""
+    search: Search | None = getattr(_latest, "search", None)
+    if search is None or (search.rules, search.objective, search.card.name) != (request.rules, request.objective, request.target):
+        return None
+    return search.found.get(region.key)
 
 
 def search_region(
@@ -262,7 +284,7 @@ def search_region(
     start = time.perf_counter()
     saturated = engine.saturate(region, Budget(seconds=seconds))
     for other in others or ():
-        if saturated.has(d for c in other.choice.candidates for d in c.definitions):
+        if other.within(saturated):
             return other._replace(saturated=saturated)
     pool = Pool(saturated, region, card, objective, others[0].pool.shared if others else None)
     candidates, choice = searched(pool, start + seconds)
@@ -280,9 +302,33 @@ def search_region(
     took = (saturated.seconds, time.perf_counter() - start - saturated.seconds)
     log.info("region of %d tensors: %s; %.2f + %.2f s", len(region.definitions), summary, *took)
     found = Found(saturated, pool, candidates, choice, summary)
-    if others and choice.price <= others[0].choice.price * (1 + ALIKE):
+    if others is None:
+        return found._replace(makers=_makers(found, engine.rules, start + seconds))
+    if choice.price <= others[0].choice.price * (1 + ALIKE):
         others.append(found)
     return found
+
+
+def _traced(kernels: Iterable[Candidate]) -> frozenset[str]:
+    return frozenset().union(*(c.rules for c in kernels))
+
+
+def _makers(found: Found, rules: Sequence[Rule], deadline: float) -> frozenset[str] | None:
+    """Those from which all that was chosen is equal to the region, with as few that left no trace as there need be."""
+    if not found.within(found.saturated):
+        return None
+    fired, seen = [r for r in rules if r.name in found.fired], _traced(found.choice.candidates)
+    merging = frozenset[str]().union(*found.saturated.bypassed.values())  # they leave a trace in no e-node
+    others = sorted((r for r in fired if r.name not in seen), key=lambda r: r.name not in merging)
+    engine = engine_for([r for r in fired if r.name in seen]) if others else None
+
+    def suffices(kept: Sequence[Rule]) -> bool:
+        assert engine is not None
+        engine.load(kept)
+        return found.within(engine.saturate(found.pool.region, Budget(seconds=deadline - time.perf_counter())))
+
+    kept = smallest([r for r in fired if r.name in seen], others, suffices)
+    return frozenset(r.name for r in kept) if time.perf_counter() < deadline else None
 
 
 class Search:
@@ -300,6 +346,7 @@ class Search:
         self.card, self.rules, self.objective, self.deadline, self.cache = card, rules, objective, deadline, cache
         self.others = others
         self.plans: dict[str, RegionPlan] = {}  # by the key of their parts
+        self.found: dict[Hashable, Found] = {}  # by region, if it was searched
         self._names: dict[str, int] = {}
 
     def plan(self, part: Part) -> RegionPlan:
@@ -323,7 +370,7 @@ class Search:
                 self.cache.drop(key)
         plan = self._optimise(part.canonical())
         if plan.complete:
-            facts = {"price": plan.price, "bound": plan.bound, "summary": plan.summary}
+            facts = {name: getattr(plan, name) for name in ("price", "bound", "summary", "on_the_way")}
             self.cache.put(key, plan_codec.encode(part, plan.kernels, facts))
         return plan
 
@@ -344,6 +391,7 @@ class Search:
         if remaining <= 0:
             return self._unoptimised(region, "time limit reached: kernels as written")
         found = search_region(engine_for(self.rules), region, self.card, self.objective, remaining, self.others)
+        self.found[region.key] = found
         kernels = in_order(found.choice.candidates)
         if kernels is None:  # something reads what was overwritten
             return self._optimise(replace(region, donated=frozenset()))
@@ -352,7 +400,8 @@ class Search:
         for candidate in kernels:
             log.debug("  chose %s, %.2f us: %s", candidate.kernel.name, candidate.cost.seconds * 1e6, candidate.schedule)
         complete = not found.choice.hurried and not found.saturated.stopped.startswith("time")
-        return RegionPlan(region, self._named(kernels), found.choice.price, found.choice.bound, found.summary, complete)
+        quiet = tuple(sorted((found.makers or frozenset()) - _traced(kernels)))
+        return RegionPlan(region, self._named(kernels), found.choice.price, found.choice.bound, found.summary, complete, quiet)
 
     def _unoptimised(self, region: Region, summary: str) -> RegionPlan:
         kernels = []

@@ -15,6 +15,7 @@ import eqsat.explain
 import eqsat.optimizer
 from eqsat.cost import FREE
 from eqsat.egraph import Engine
+from eqsat.makers import smallest
 from eqsat.program import Program
 from eqsat.rule import Float, const, op, rewrite, rule
 from eqsat.rule_trial import trial
@@ -194,9 +195,46 @@ def test_a_loop_that_never_runs_counts_for_nothing():
 
 
 def test_a_second_explanation_comes_from_the_cache(tmp_path, monkeypatch):
+    first = eqsat.optimize(chain, *CHAIN, rules=TWO, cache=tmp_path).explain()
     program = eqsat.optimize(chain, *CHAIN, rules=TWO, cache=tmp_path)
-    first = program.explain()
     engines, saturate = [], Engine.saturate
     monkeypatch.setattr(Engine, "saturate", lambda self, *args: engines.append(self) or saturate(self, *args))
     assert program.explain().needed == first.needed
     assert len(engines) == 1  # the search itself, whose candidates are asked for
+
+
+def test_the_search_that_made_a_program_is_not_repeated(monkeypatch):
+    program = eqsat.optimize(chain, *CHAIN, rules=TWO, cache=False)
+    rules, saturate = [], Engine.saturate
+    monkeypatch.setattr(Engine, "saturate", lambda self, *args: rules.append(len(self.rules)) or saturate(self, *args))
+    explained = program.explain()
+    assert explained.needed and max(rules) < len(TWO)
+    eqsat.optimize(chain, *CHAIN, rules=TWO[:1], cache=False)
+    assert program.explain().needed == explained.needed and max(rules) == len(TWO)
+
+
+LONG = shape(8192, 65536)
+
+
+def softmax(s):
+    return jnp.exp(s - jnp.maximum(-jnp.inf, jnp.max(s, -1, keepdims=True))).sum(-1)
+
+
+def test_a_rule_that_another_takes_further_is_one_of_those_used():
+    program = eqsat.optimize(softmax, LONG, cache=False)
+    assert {"max_with_negative_infinity_first", "softmax_sum"} <= set(program.notes["rules"])
+    assert "max_with_negative_infinity_first" in program.explain().needed
+    without = [r for r in program.request.rules if r.name in program.notes["rules"]]
+    assert program.request.optimize(program.graph, without).cost == program.cost
+
+
+def test_rules_used_come_from_the_cache_too(tmp_path):
+    used = [eqsat.optimize(softmax, LONG, cache=tmp_path).notes["rules"] for _ in range(2)]
+    assert used[0] == used[1] and "max_with_negative_infinity_first" in used[0]
+
+
+@pytest.mark.parametrize("needed", [{0}, {3}, {9}, {0, 9}, {2, 3, 7}, set(range(10)), set()])
+def test_no_more_is_kept_than_suffices(needed):
+    asked = []
+    kept = smallest(["traced"], list(range(10)), lambda given: asked.append(given) or needed <= set(given))
+    assert set(kept) == {"traced", *needed} and len(asked) <= 8 * len(needed) + 1
