@@ -339,8 +339,9 @@ Our kernels beside Triton kernels of the same functions that were written by han
 time for cards that need not be there: under our tiles, and under the best of the writer's own. *Hot loop* counts its
 instructions, or all where there is no loop. Times are estimates, made alike from static reports and bytes; nothing was run.
 
-Our attention takes one multiplication more for each score: the difference to the maximum is made before it is scaled to base two,
-since finite masks as large as float32 has them would overflow the other way round.
+A factor of attention's scores takes log2(e) in, so that one multiply-add makes each exponent of two. Scores without one take a
+multiplication more: the difference to the maximum is made before it is scaled to base two, since finite masks as large as float32
+has them would overflow the other way round. On Ampere our tiles of attention are smaller than the best.
 
 {markdown(records)}
 

@@ -64,7 +64,7 @@ def _of_reduction(t: Term, exact: bool) -> Limits:
     axis = t.bound
     assert axis is not None
     if t.head == "online":  # the first place is one even if all are masked
-        return _hidden(t.args[0], axis, "max") if t.data[0] == "softmax" else Limits()
+        return _hidden(t.args[0], axis, "max") if t.data[0] in ("softmax", "powers") else Limits()
     name, body = t.data[0], t.args[0]
     if name == "or" and body.head == "ne" and body.args[0] is body.args[1]:  # is there a NaN?
         return _hidden(body.args[0], axis, "a number")

@@ -18,14 +18,14 @@ from eqsat.index import Axis, Index, flatten
 from eqsat.limits import limits_of, ranges_of
 from eqsat.lower_scans import ScanLowering
 from eqsat.notation import Kernel, Stored, Term, Window, const, const_value, dimension_indices, scalar
-from eqsat.online import ONLINE, exponential, leaders, rescaling, settled
+from eqsat.online import ONLINE, exponential, leaders, rescaling, scaled, settled
 from eqsat.scalars import DTYPES, REDUCTIONS, SCALARS
 from eqsat.scans import scanned
 from eqsat.schedule import Schedule
 from eqsat.statements import TOTALS, Scope, held, stem
 from eqsat.steady import Part, parts
 from eqsat.tile import Carry, Dot, Load, Loop, Position, Reduce, Statement, Store, TileProgram, Value
-from eqsat.tiling import Guard, Tiling, identity_of, is_mask, scaled
+from eqsat.tiling import Guard, Tiling, identity_of, is_mask
 
 WIDE = 2**31
 Roots = tuple[Term, ...]  # what an output is, and what says where it lies
@@ -383,9 +383,10 @@ class _Lowering(ScanLowering):
         """Elements relative to what leads so far; what was folded before is corrected when that changes."""
         row, axis, own = ONLINE[term.data[0]], term.data[1], held(term, "old")
         old, new = (tuple(held(leader, which) for leader in leaders(term)) for which in ("old", "new"))
-        if row.name == "softmax":
-            self.named |= {settled(new[0]): "m_safe", rescaling(old, new): "rescale", exponential(term, new): "p"}
-            self.value(rescaling(old, new), scope)
+        if row.leader == "max" and row.rounds:
+            factor = rescaling(old, new, row.name)
+            self.named |= {settled(new[0]): "m_safe", factor: "rescale", exponential(term, new): "p"}
+            self.value(factor, scope)
 
         def result(state: Value) -> Value:
             scope.memo[own, "value"] = state

@@ -13,10 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import e, frexp, inf, log2, nan
 
+from ml_dtypes import finfo
+
 from eqsat.notation import Term, cast, const, const_value, reduce, scalar
-from eqsat.scalars import REDUCTIONS, is_float
+from eqsat.scalars import DTYPES, REDUCTIONS, is_float
 
 LOG2E = log2(e)
+SHRINKS, LARGEST = 0.5, 1e38  # factors, and literals, that times log2(e) are no overflow of float32
 Seen = tuple[Term, ...]  # the leaders of the positions seen so far, in the order of `leaders`
 
 
@@ -97,27 +100,57 @@ def plainly(t: Term, scaled: bool) -> Term:
 
 
 def settled(m: Term) -> Term:
-    """A running maximum, with 0 for -inf: -inf - -inf would be NaN."""
-    return scalar("where", scalar("eq", m, const(-inf, m.dtype)), const(0, m.dtype), m)
+    """A running maximum, with the lowest number for -inf: -inf - -inf would be NaN."""
+    return scalar("max", m, const(float(finfo(m.dtype).min), m.dtype))
 
 
-def _relative(s: Term, m: Term) -> Term:
-    """exp(s - m), at most 1, as a power of two: one instruction on a GPU where what is below 1e-38 may be 0, as it may here.
+def _exp(less: Term) -> Term:
+    """exp, at most 1, as a power of two: one instruction on a GPU where what is below 1e-38 may be 0, as it may here."""
+    return scalar("exp2", scalar("mul", less, const(LOG2E, less.dtype))) if less.dtype == "float32" else scalar("exp", less)
 
-    The product is taken of the difference: of finite scores as large as masks have them it would overflow.
-    """
-    less = scalar("sub", s, settled(m))
-    return scalar("exp2", scalar("mul", less, const(LOG2E, s.dtype))) if s.dtype == "float32" else scalar("exp", less)
+
+_POWER: dict[str, Callable[[Term], Term]] = {"softmax": _exp, "powers": lambda less: scalar("exp2", less)}
 
 
 def exponential(t: Term, seen: Seen) -> Term:
-    """exp(s - m); a maximum of -inf counts as 0, so that all weights are 0 there."""
-    return _relative(t.args[0], seen[0])
+    """exp(s - m), or the power of two; a maximum of -inf counts as the lowest number, so that all weights are 0 there."""
+    return _POWER[t.data[0]](scalar("sub", t.args[0], settled(seen[0])))
 
 
-def rescaling(old: Seen, new: Seen) -> Term:
+def rescaling(old: Seen, new: Seen, name: str = "softmax") -> Term:
     """The factor by which a greater maximum shrinks what was summed."""
-    return _relative(old[0], new[0])
+    return _POWER[name](scalar("sub", old[0], settled(new[0])))
+
+
+def scaled(term: Term) -> tuple[Term, Term] | None:
+    """A positive literal and what it multiplies: a maximum may be taken before the product."""
+    for factor, rest in (term.args, term.args[::-1]) if term.head == "mul" else ():
+        if factor.head == "const" and 0 < const_value(factor) < inf and DTYPES[term.dtype].compute == term.dtype:
+            return factor, rest
+    return None
+
+
+def in_base_two(t: Term) -> Term | None:
+    """A softmax's sum by powers of two, where scores times log2(e) take no more operations, and are as finite as they were.
+
+    A multiply-add then makes the exponent of each score from what the factor multiplies. Without a factor that shrinks them by
+    more, finite scores that are as large as masks have them would overflow, so their difference to the maximum is what is
+    multiplied.
+    """
+    if t.data[0] != "softmax" or t.args[0].dtype != "float32" or (s := _times_log2e(t.args[0])) is None:
+        return None
+    return Term("online", (s, t.args[1]), ("powers", *t.data[1:]), t.dtype)
+
+
+def _times_log2e(s: Term) -> Term | None:
+    if s.head == "where":
+        chosen = [_times_log2e(a) for a in s.args[1:]]
+        return None if None in chosen else scalar("where", s.args[0], *filter(None, chosen))
+    if s.head == "const":
+        value = LOG2E * const_value(s)
+        return None if LARGEST < abs(value) < inf else const(value, s.dtype)
+    factor, x = scaled(s) or (None, s)
+    return scalar("mul", const(LOG2E * const_value(factor), s.dtype), x) if factor and const_value(factor) <= SHRINKS else None
 
 
 def _weighted(t: Term, seen: Seen) -> Term:
@@ -127,7 +160,7 @@ def _weighted(t: Term, seen: Seen) -> Term:
 
 
 def _rescaled(t: Term, state: Term, old: Seen, new: Seen) -> Term:
-    return scalar("mul", state, cast(state.dtype, rescaling(old, new)))
+    return scalar("mul", state, cast(state.dtype, rescaling(old, new, t.data[0])))
 
 
 def _unless_masked(t: Term, total: Term) -> Term:
@@ -198,6 +231,7 @@ ONLINE: dict[str, Online] = {
     row.name: row
     for row in [
         Online("softmax", "max", "sum", "softsum", (_FLOAT, _FLOAT), _weighted, _rescaled, _unless_masked, 4.0, 1.0),
+        Online("powers", "max", "sum", "softsum2", (_FLOAT, _FLOAT), _weighted, _rescaled, _unless_masked, 3.0, 1.0),
         Online("argmax", "max", "min", "argmax", (_ANY, _INT), _place, _place_kept, _unless_nan, 6.0),
         Online("argmin", "min", "min", "argmin", (_ANY, _INT), _place, _place_kept, _unless_nan, 6.0),
         Online("deviations", "sum", "sum", "deviations", (_FLOAT, _FLOAT), _deviation, _moved, lambda t, x: x, 3.0, counts=True),

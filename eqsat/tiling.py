@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from math import inf, nan
+from math import nan
 
 from numpy import iinfo
 
@@ -18,7 +18,7 @@ from eqsat.index import Axis, Index
 from eqsat.limits import ranges_of
 from eqsat.maxima import replaceable
 from eqsat.notation import Kernel, Term, cast, const, const_value, operands_of, pos, rebuild, reduce, scalar, substitute
-from eqsat.online import ONLINE, leaders, numerator, plainly, spelled
+from eqsat.online import ONLINE, in_base_two, leaders, numerator, plainly, spelled
 from eqsat.ranges import range_of
 from eqsat.scalars import DTYPES, PART, REDUCTIONS, is_float
 from eqsat.schedule import SMALLEST_DOT, Schedule
@@ -43,6 +43,7 @@ class Tiling:
                 self.tiles[axis] = TileAxis(axis, t.tile, "resident")
         self._shown = replaceable(root for o in kernel.outputs for root in o.roots)
         self._numerators = dict(filter(None, map(numerator, kernel.terms)))  # by what leads their softmax
+        self._known = frozenset(kernel.terms)
         self._prepared: dict[Term, Term] = {}
         self.outputs = tuple((o, tuple(map(self._prepare, o.roots))) for o in kernel.outputs if o.size)
 
@@ -255,6 +256,8 @@ class Tiling:
         scaled = self._numerators.get(leaders(meant)[0]) if row.name == "softmax" and not looped else None
         if scaled is not None and (s.head == "mul" or not scaled):  # the kernel computes its exponentials anyway
             return cast(term.dtype, plainly(wide, scaled))
+        if looped and leaders(meant)[0] not in self._known:  # which a kernel that stores the maximum has
+            wide = in_base_two(wide) or wide
         return cast(term.dtype, row.result(wide, wide) if looped else spelled(wide))
 
     # --- structure ---
@@ -315,23 +318,6 @@ def identity_of(name: str, dtype: str) -> float | int | bool:
     """The identity of a reduction as a value of `dtype`: all ones of an unsigned integer are not -1."""
     value, row = REDUCTIONS[name].identity(dtype), DTYPES[dtype]
     return value % 2 ** (8 * row.nbytes) if row.kind == "uint" else value
-
-
-def scaled(term: Term) -> tuple[Term, Term] | None:
-    """A positive literal and what it multiplies, also behind a mask of -inf: a maximum may be taken before the product."""
-    match term.head:
-        case "mul":
-            for factor, rest in (term.args, term.args[::-1]):
-                if factor.head == "const" and 0 < const_value(factor) < inf and DTYPES[term.dtype].compute == term.dtype:
-                    return factor, rest
-        case "where":
-            predicate, *choices = term.args
-            for n in (0, 1):
-                found = scaled(choices[n])
-                if found and choices[1 - n].head == "const" and const_value(choices[1 - n]) == -inf:
-                    choices[n] = found[1]
-                    return found[0], scalar("where", predicate, *choices)
-    return None
 
 
 def _widened(term: Term) -> Term:

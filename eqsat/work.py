@@ -150,18 +150,17 @@ class Work:
 
     @cached_property
     def ranges(self) -> dict[Axis, Axis]:
-        """Reduced axes that are shared out among ranges, whose ends are sums of lengths, and the axis of the ranges.
+        """Reduced axes that are shared out among ranges, each of which ends where the next begins, and the axis of the ranges.
 
         That is one along which nothing varies that is loaded along the reduced axis. A tile of it visits the ranges in it, which
         are taken as in `groups`.
         """
         found: dict[Axis, Axis] = {}
         for axis, limits in self._limits.items():
-            starts, ends = ([b.axes for b in bounds if _is_sum(b)] for bounds in (limits.start, limits.end))
-            if starts and ends:
-                loads = (t.axes for t in self.kernel.terms if t.head == "load" and axis in t.axes)
-                if ranges := starts[0] & ends[0] - frozenset().union(*loads):
-                    found[axis] = main_axis(ranges)
+            loads = (t.axes for t in self.kernel.terms if t.head == "load" and axis in t.axes)
+            own = frozenset[Axis]().union(*loads)
+            if ranges := {a for start in limits.start for end in limits.end for a in _shared_out(start, end)} - own:
+                found[axis] = main_axis(ranges)
         return found
 
     @cached_property
@@ -346,8 +345,11 @@ def _loaded_nbytes(t: Term) -> float:
     return element_nbytes(t.tensor, t.indices)
 
 
-def _is_sum(bound: Term) -> bool:
-    return any(u.head == "reduce" and u.data[0] == "sum" for u in bound.walk())
+def _shared_out(start: Term, end: Term) -> frozenset[Axis]:
+    """The axes along which ranges lie one behind the other: their ends are sums of lengths, or offsets, one after the other."""
+    if all(any(u.head == "reduce" and u.data[0] == "sum" for u in bound.walk()) for bound in (start, end)):
+        return start.axes & end.axes
+    return frozenset(a for a in start.axes & end.axes if substitute(start, {a: Index.of(a) + 1}) == end)
 
 
 def main_axis(axes: Iterable[Axis]) -> Axis:

@@ -131,6 +131,33 @@ def test_softmax_keeps_nan_and_infinity(plan: dict[str, Any], one_pass: bool) ->
     check(kernel, schedule(kernel, x0=4, **plan), {kernel.inputs[0]: x})
 
 
+LOWEST = float(np.finfo(F32).min)
+SCORES: dict[str, tuple[float, float | None, bool]] = {  # a factor, what a mask puts in, and whether log2(e) goes into the factor
+    "scaled": (0.125, None, True),
+    "masked": (0.125, -np.inf, True),
+    "masked by a finite number": (0.125, -1e9, True),
+    "masked by the lowest number": (0.125, LOWEST, False),
+    "not shrunk": (0.75, None, False),
+}
+
+
+@pytest.mark.parametrize("r0", ["loop 1", "loop 16"])
+@pytest.mark.parametrize("name", SCORES)
+def test_a_factor_of_scores_takes_the_exponent_to_base_two(name: str, r0: str) -> None:
+    """One operation less for each score, and no finite score overflows, not even where a row has no other."""
+    factor, hidden, folded = SCORES[name]
+    (x0,), r, x = axes_of(10), Axis("r0", 37), Tensor("x", (10, 37), F32)
+    s = op("mul", at(x, x0, r), factor)
+    s = s if hidden is None else op("where", op("lt", pos(Index.of(r), "int32"), pos(Index.of(x0) * 4, "int32")), s, hidden)
+    kernel = Kernel("total", (stored("y", (10,), online(r, s, const(1, F32), F32)),))
+    values = generator().standard_normal((10, 37)).astype(F32)
+    spoil(values)
+    values[6], values[7, :9], values[8] = LOWEST, -LOWEST, values[8] * 1e30
+    program = check(kernel, schedule(kernel, x0=4, r0=r0), {x: values})
+    made = {c.out: c.op for c in statements(program, Compute)}
+    assert {made[c.args[0]] for c in statements(program, Compute) if c.op == "exp2"} == {"sub" if folded else "mul"}
+
+
 @PLANS
 @pytest.mark.parametrize("name", ["max", "min"])
 @pytest.mark.parametrize("dtype", [F32, BF16])

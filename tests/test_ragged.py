@@ -142,15 +142,23 @@ def test_tiles_of_rows_of_other_groups_are_not_read():
     assert rows <= again * (650 + 8 * 2 * program.tile_of(loop.axis).tile)
 
 
+def between_offsets(x, y, offsets):
+    """What `in_groups` sums, where the group g has the rows from offsets[g] to offsets[g + 1]."""
+    at = jnp.arange(x.shape[0])
+    own = (at >= offsets[:-1, None]) & (at < offsets[1:, None])
+    return jnp.einsum("gnk,gnm->gkm", jnp.where(own[:, :, None], x, 0), jnp.where(own[:, :, None], y, 0))
+
+
 def test_work_does_not_grow_with_the_number_of_groups():
     specs = lambda groups: [jax.ShapeDtypeStruct(s, "bfloat16") for s in ((4096, 1024), (groups, 1024, 2048))]  # noqa: E731
     few, many = (eqsat.optimize(jax.lax.ragged_dot, *specs(g), sized([0] * g)).cost for g in (2, 16))
     assert few.flops == pytest.approx(2 * 4096 * 1024 * 2048, rel=0.01) == pytest.approx(many.flops, rel=0.01)
     assert many.seconds < 2 * few.seconds  # 16 matrices of weights are 67 MB
     rows = [jax.ShapeDtypeStruct((4096, n), "bfloat16") for n in (1024, 2048)]
-    few, many = (eqsat.optimize(in_groups, *rows, sized([0] * g)).cost for g in (2, 16))
-    assert few.flops == pytest.approx(2 * 4096 * 1024 * 2048, rel=0.01) == pytest.approx(many.flops, rel=0.01)
-    assert many.seconds < 2 * few.seconds
+    for fn, ends in ((in_groups, 0), (between_offsets, 1)):
+        few, many = (eqsat.optimize(fn, *rows, sized([0] * (g + ends))).cost for g in (2, 16))
+        assert few.flops == pytest.approx(2 * 4096 * 1024 * 2048, rel=0.01) == pytest.approx(many.flops, rel=0.01)
+        assert many.seconds < 2 * few.seconds
 
 
 def test_gradients():
