@@ -134,13 +134,6 @@ def _warn(folder: Path, reason: str) -> None:
     )  # fmt: skip
 
 
-def in_the_way(folder: Path) -> Path | None:
-    """What keeps a folder from being made or written in: a file or a read-only folder on the way to it, or None."""
-    place = folder.absolute()
-    nearest = next(p for p in (place, *place.parents) if os.path.exists(p))
-    return None if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK) else nearest
-
-
 def cache_of(choice: bool | str | os.PathLike[str]) -> Cache | None:
     """The cache that an option asks for: True for the user's own, a folder for one there, False for none.
 

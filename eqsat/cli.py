@@ -120,7 +120,8 @@ def cache(
     as_json: AsJson = False,
 ) -> None:
     """Look at what searches have left in the cache, or clear it. EQSAT_CACHE_DIR names its folder; empty, it is off."""
-    from eqsat.cache import VARIABLE, cache_of, in_the_way
+    from eqsat.cache import VARIABLE, cache_of
+    from eqsat.places import in_the_way
 
     own = cache_of(True)
     if own is None:
@@ -145,7 +146,7 @@ def bench(context: typer.Context) -> None:
     """Run the benchmarks of a checkout; every option goes to `python -m benchmarks`."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    if importlib.util.find_spec("benchmarks.__main__") is None:
+    if importlib.util.find_spec("benchmarks") is None:
         raise ValueError("bench: the folder benchmarks of a checkout required, found none here; run it at the root of a checkout")
     sys.argv = ["eqsat bench", *context.args]
     runpy.run_module("benchmarks", run_name="__main__", alter_sys=True)

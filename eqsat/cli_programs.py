@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from eqsat.cli_options import AsJson, Command, Search, Talk, shared
-from eqsat.cli_subject import graph_of, place_for_file, place_for_folder
+from eqsat.cli_subject import graph_of, place_for_file
 
 if TYPE_CHECKING:
     from eqsat.program import PlannedKernel, Program, Uses
@@ -56,7 +56,6 @@ def optimize(
             "-o",
             "--save",
             metavar="FOLDER",
-            callback=place_for_folder,
             help="Write the kernels and a module that runs them.",
         ),
     ] = "",
@@ -80,6 +79,10 @@ def optimize(
     as_json: AsJson = False,
 ) -> None:
     """Optimise a function and print the report."""
+    if out:
+        from eqsat.saving import check_place
+
+        check_place(out)  # before a search, not after it
     program = _tuned(search, talk, tune, spill_free)
     talk.show(program.report(seconds=True) if not as_json else "", lambda: facts_of_program(program), as_json)
     if validate:

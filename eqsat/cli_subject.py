@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eqsat.cache import in_the_way
+from eqsat.places import file_to_write, there
 from eqsat.shapes import shapes
 
 if TYPE_CHECKING:
@@ -66,10 +66,7 @@ def graph_of(subject: str, args: str) -> Graph:
     from eqsat.graph import Graph
 
     if subject.endswith(".onnx"):
-        dims = dimensions(args)
-        if not Path(subject).is_file():  # asked first: reading it needs a package that may not be there
-            raise ValueError(f"file {subject!r}: an ONNX model required, found none there")
-        return Graph.from_onnx(subject, dims=dims)
+        return Graph.from_onnx(subject, dims=dimensions(args))
     if subject.endswith(STABLEHLO):
         return Graph.from_stablehlo(Path(subject), shapes=named_shapes(args))
     if subject.endswith(".pt2"):
@@ -98,12 +95,11 @@ def _exported(path: str, examples: tuple[Any, ...]) -> Graph:
     """A program saved by `torch.export.save`; without arguments, for the inputs that it was exported with."""
     from eqsat.graph import Graph
 
+    there(path, "a file of torch.export.save")  # asked first: reading it needs a package that may not be there
     try:
         import torch
     except ImportError as error:
         raise ValueError(f"{path}: the package torch required, got none; pip install 'eqsat[torch]'") from error
-    if not Path(path).is_file():
-        raise ValueError(f"{path}: a file of torch.export.save required, got no file there")
     log = logging.getLogger("torch.export")
     disabled, log.disabled = log.disabled, True  # it prints stack traces
     try:
@@ -157,16 +153,7 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def place_for_file(path: str) -> str:
-    """The path, if a file can be written there: asked before a search, not after it; raises ValueError otherwise."""
-    folder = Path(path).absolute().parent
-    if path and (Path(path).is_dir() or not os.access(folder, os.W_OK)):
-        found = "a folder" if Path(path).is_dir() else "one that is read-only" if folder.is_dir() else "no such folder"
-        raise ValueError(f"{path}: a file in a folder that can be written required, got {found}; choose another")
-    return path
-
-
-def place_for_folder(path: str) -> str:
-    """The path, if a folder can be made or filled there; raises ValueError otherwise."""
-    if path and (obstacle := in_the_way(Path(path))):
-        raise ValueError(f"{path}: a folder that can be written required, got {obstacle} in the way; choose another")
+    """The path, if a file can be written there: asked before a search, not after it; raises OSError otherwise."""
+    if path:
+        file_to_write(path, path)
     return path

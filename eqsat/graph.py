@@ -19,7 +19,6 @@ and every edge has `positions`, the operand positions that it fills. A graph mad
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -32,6 +31,7 @@ import numpy as np
 
 from eqsat import control, names
 from eqsat.expansion import expansion
+from eqsat.misuse import unlike, untraceable
 
 _WIDE = {"int64", "uint64", "float64", "complex128"}
 
@@ -123,23 +123,6 @@ class Equation:
         return list(result) if self.primitive.multiple_results else [result]
 
 
-REMEDIES = (  # of errors under JAX's tracing, the first that fits
-    (jax.errors.TracerBoolConversionError, "choose by value with jnp.where or jax.lax.cond"),
-    (jax.errors.NonConcreteBooleanIndexError, "keep the shape, with jnp.where(mask, x, other)"),
-    (
-        (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError, jax.errors.TracerIntegerConversionError),
-        "compute with jnp in place of numpy, float or int; if the value is known before, bind it with functools.partial",
-    ),
-)
-ARGUMENTS = "pass arrays or jax.ShapeDtypeStruct, and bind other arguments with functools.partial"
-
-
-def _remedy(error: Exception, where: str) -> str:
-    """What to do about an error under tracing, of which `where` says the line of the function, if it has one."""
-    own = "mend that line, or the shapes and dtypes that it is given" if where else ARGUMENTS
-    return next((remedy for kinds, remedy in REMEDIES if isinstance(error, kinds)), own)
-
-
 @dataclass(frozen=True, eq=False)
 class Graph:
     """A straight-line program: equations from inputs and constants to outputs."""
@@ -159,19 +142,12 @@ class Graph:
     @staticmethod
     def from_jax(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Graph:
         """Trace `fn` for arguments that are arrays, `jax.ShapeDtypeStruct`s, or pytrees of them."""
-        name = names.function_name(fn)
         if not callable(fn):
             raise TypeError(f"Graph.from_jax: a function is required, got {type(fn).__name__}; pass the function, not its result")
         try:
             return trace(fn, args, kwargs)
         except Exception as error:
-            kind = TypeError if isinstance(error, TypeError) else ValueError
-            reason = re.sub(r"<function \S+ at 0x\w+>", name, str(error).strip().split("\n")[0].rstrip(".")) or "no reason given"
-            where = names.line_of_error(error)
-            raise kind(
-                f"{name}: a function that JAX can trace is required, got {type(error).__name__}: {reason}{where}; "
-                + _remedy(error, where)
-            ) from error
+            raise untraceable(fn, error, args, kwargs) from error
 
     @staticmethod
     def from_onnx(
@@ -182,6 +158,9 @@ class Graph:
         constants: Mapping[str, Any] | None = None,
     ) -> Graph:
         """Import an ONNX model, given by path or as `onnx.ModelProto`; options as in `eqsat.frontends.onnx.read`."""
+        from eqsat.frontends import look
+
+        look("onnx", source)
         from eqsat.frontends import onnx
 
         return onnx.read(source, inputs=inputs, dims=dims, constants=constants)
@@ -205,6 +184,9 @@ class Graph:
     @staticmethod
     def from_tensorflow(source: Any, *args: Any, signature: str = "serving_default", **kwargs: Any) -> Graph:
         """Import a TensorFlow function, a Keras model or a SavedModel's folder; as in `eqsat.frontends.tensorflow.read`."""
+        from eqsat.frontends import look
+
+        look("tensorflow", source)
         from eqsat.frontends import tensorflow
 
         return tensorflow.read(source, args, kwargs, signature=signature)
@@ -281,7 +263,7 @@ class Graph:
         """The function, evaluated one equation after the other."""
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
         if tree != self.in_tree:
-            raise TypeError(f"{self.name}: was traced for arguments {self.in_tree}, got {tree}; trace it again for these")
+            raise TypeError(f"{self.name}: {unlike(self.name, self.in_tree, tree)}; trace it again for these")
         return jax.tree_util.tree_unflatten(self.out_tree, self.evaluate(*leaves))
 
     def spell(self, atom: Variable | Literal) -> str:

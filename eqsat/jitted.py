@@ -16,6 +16,7 @@ from typing import Any
 import jax
 
 from eqsat.graph import Graph, Static, lifted, trace
+from eqsat.misuse import untraceable_call
 from eqsat.optimizer import checked, optimize
 from eqsat.program import KEEP_CASTS, Program
 from eqsat.rule import Rule
@@ -43,7 +44,12 @@ class Jitted:
         self._inner: Any = jax.jit(run(()), **static, **donated)  # JAX takes compiler options at the outermost only
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return (self._inner if traced() else self._outermost)(*args, **kwargs)
+        try:
+            return (self._inner if traced() else self._outermost)(*args, **kwargs)
+        except Exception as error:
+            if (said := untraceable_call(self._fn, error)) is None:
+                raise
+            raise said from error
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """As a method: `self` is an argument like any other, as it is for `jax.jit`."""
@@ -63,7 +69,12 @@ class Jitted:
             found.append(self._program(self._graph(args, kwargs), self._donate))
             return ()
 
-        jax.jit(functools.wraps(self._fn)(run), **self._static).eval_shape(*args, **kwargs)
+        try:
+            jax.jit(functools.wraps(self._fn)(run), **self._static).eval_shape(*args, **kwargs)
+        except Exception as error:
+            if (said := untraceable_call(self._fn, error)) is None:
+                raise
+            raise said from error
         return found[-1]
 
     def clear_cache(self) -> None:
@@ -144,7 +155,7 @@ def jit(
     (`eqsat.function`) has shapes of its own.
 
     Returns a `Jitted`, or a `Bucketed`. Raises ValueError for an unknown target, tier or objective; a call raises what tracing
-    `fn` raises.
+    `fn` raises, and TypeError or ValueError that says what to do where that is an error of JAX about values or static arguments.
     """
     if fn is None:
         options = {k: v for k, v in locals().items() if k != "fn"}

@@ -22,6 +22,9 @@ def function(source: Any, **options: Any) -> Callable[..., Any]:
     names for them, and is read for numbers only. Raises what the front end raises.
     """
     if type(source).__module__.startswith("onnx") or (isinstance(source, str | os.PathLike) and str(source).endswith(".onnx")):
+        from eqsat.frontends import look
+
+        look("onnx", source)
         from eqsat.frontends import onnx
 
         return onnx.function(source, **options)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import prod
-from numbers import Real
+from numbers import Integral, Real
 from operator import index
 from os import PathLike
 from typing import Any, NamedTuple
@@ -25,6 +26,8 @@ from eqsat.graph import Graph
 from eqsat.hoisting import hoisted
 from eqsat.kernels import Candidate, Pool
 from eqsat.makers import smallest
+from eqsat.misuse import check_named, named_parameters
+from eqsat.names import function_name
 from eqsat.notation import Stored, Tensor
 from eqsat.original import as_written, kernel_of, looped
 from eqsat.outline import Asked, Part, outline
@@ -101,6 +104,7 @@ def optimize(
     """
     card, start = checked(target, numerics, objective, time_limit), time.perf_counter()
     constants, donate = positions("constants", constants), positions("donate", donate)
+    _check_options(fn, args, kwargs, memory_limit, cache)
     graph = fn if isinstance(fn, Graph) else Graph.from_jax(fn, *args, **kwargs)
     admitted = select(default_rules() if rules is None else rules, numerics)
     moved, least = hoisted(graph), float("inf")
@@ -140,6 +144,21 @@ def checked(target: str, numerics: str, objective: str, time_limit: float) -> De
     if not time_limit >= 0:
         raise ValueError(f"time_limit: seconds, at least 0, required, got {time_limit}")
     return card
+
+
+def _check_options(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], memory_limit: Any, cache: Any) -> None:
+    """Raises TypeError for an argument that is neither the function's nor an option, and for options of another type."""
+    options = [p.name for p in inspect.signature(optimize).parameters.values() if p.kind == p.KEYWORD_ONLY]
+    if isinstance(fn, Graph):
+        check_named(fn.name, [], kwargs, options)
+        if args:
+            raise TypeError(f"{fn.name}: no arguments beside a graph required, got {len(args)}; trace a function anew for others")
+    else:
+        check_named(function_name(fn), named_parameters(fn), kwargs, options)
+    if not isinstance(memory_limit, Integral | None):
+        raise TypeError(f"memory_limit: a number of bytes required, got {memory_limit!r}")
+    if not isinstance(cache, bool | str | PathLike):
+        raise TypeError(f"cache: True, False or a folder required, got {cache!r}")
 
 
 def positions(option: str, given: int | Sequence[int]) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from eqsat.cost import Cost
 from eqsat.graph import Graph, Variable
 from eqsat.lower import lower
 from eqsat.memory import Use, peak_nbytes
+from eqsat.misuse import unlike
 from eqsat.notation import Kernel, Tensor
 from eqsat.read import Call
 from eqsat.running import backend, runner
@@ -251,10 +252,8 @@ class Program:
     def _flat(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Array]:
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
         if tree != self.graph.in_tree:
-            raise TypeError(
-                f"{self.name}: arguments of structure {self.graph.in_tree} required, got {tree}; "
-                "call eqsat.optimize again for another structure"
-            )
+            found = unlike(self.name, self.graph.in_tree, tree)
+            raise TypeError(f"{self.name}: {found}; call eqsat.optimize again for another structure")
         return [self._argument(v, leaf) for v, leaf in zip(self.graph.inputs, leaves, strict=True)]
 
     def _argument(self, variable: Variable, value: Any) -> Array:
@@ -438,26 +437,30 @@ class Program:
 
         return bisect(self, reference, self.flat(*args, **kwargs) if args or kwargs else None, tolerance=tolerance, seed=seed)
 
-    def to_stablehlo(self, *, binary: bool = False) -> str | bytes:
+    def to_stablehlo(self, path: str | PathLike[str] | None = None, *, binary: bool = False) -> str | bytes:
         """The rewritten graph, without kernels, as a StableHLO module: text, or a portable artifact if `binary`.
+
+        It is written to `path` if given, as a portable artifact to `<name>.mlirbc`.
 
         Its operations, done one by one, keep the tier of the program. What keeps XLA from fusing a product with a sum and from
         simplifying as if numbers were real is not written: a compiler that does so gives up the exact tier.
         """
-        from eqsat.writers.stablehlo import exported
+        from eqsat.writers.stablehlo import exported, save
 
-        module = exported(self)
+        module = exported(self) if path is None else save(self, path)
         return module.mlir_module_serialized if binary else module.mlir_module()
 
-    def to_onnx(self) -> Any:
-        """The rewritten graph, without kernels, as an `onnx.ModelProto`; raises ValueError listing what ONNX lacks.
+    def to_onnx(self, path: str | PathLike[str] | None = None) -> Any:
+        """The rewritten graph, without kernels, as an `onnx.ModelProto`, written to `path` if given.
+
+        Raises ValueError listing what ONNX lacks.
 
         Its operations keep the tier of the program where they are done as ONNX's reference does them; ONNX Runtime, for one,
         passes over NaN in the maximum and the minimum of a row.
         """
         from eqsat.writers import onnx
 
-        return onnx.model(self)
+        return onnx.model(self) if path is None else onnx.save(self, path)
 
     def tune(self, count: int = 4, seconds: Callable[[PlannedKernel], float] | None = None) -> Program:
         """The program with the fastest of each kernel's best schedules, as timed on this machine's GPU; see `eqsat.tuning`."""

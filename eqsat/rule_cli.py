@@ -181,7 +181,7 @@ def new_rule(
     talk.show(f"wrote {path}; change the law, then\n  eqsat rules check {path}\n  eqsat rules try {path} 'sum(2.0 * a)'")
 
 
-@command("try", "sums 'sum(a * 2.0)'")
+@command("try", "sums 'sum(2.0 * a)'")
 def try_rules(
     talk: Talk,
     file: Annotated[str, typer.Argument(metavar="FILE|PACK|RULE", autocompletion=_known, help="The rules.")],

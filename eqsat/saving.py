@@ -27,6 +27,7 @@ from eqsat.devices import device
 from eqsat.formula import type_of
 from eqsat.lower import lower
 from eqsat.notation import Kernel, Tensor
+from eqsat.places import in_the_way, path_of
 from eqsat.program import KEEP_CASTS, PlannedKernel
 from eqsat.read import Call
 from eqsat.running import backend
@@ -46,8 +47,9 @@ def save(program: Program, folder: str | os.PathLike[str], autotune: int = 1) ->
 
     Each Triton file has up to `autotune` schedules to time; raises ValueError for less than one.
     """
-    place = Path(folder)
-    _check_place(place)
+    place = check_place(folder)
+    if not isinstance(autotune, int):
+        raise TypeError(f"save to {place}: a number of schedules required, got autotune={autotune!r}")
     if autotune < 1:
         raise ValueError(f"save to {place}: at least one schedule for each kernel required, got autotune={autotune}")
     with program.graph.mode():
@@ -66,13 +68,20 @@ def save(program: Program, folder: str | os.PathLike[str], autotune: int = 1) ->
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _check_place(place: Path) -> None:
+def check_place(folder: str | os.PathLike[str]) -> Path:
+    """The path, if a program can be saved there; raises TypeError or OSError otherwise."""
+    place = path_of("save", folder)
+    if place.exists() and place.resolve() == Path.cwd():
+        raise FileExistsError(f"save to {place}: a folder other than the current one required, got that; give it a name")
     if place.exists() and not place.is_dir():
         raise FileExistsError(f"save to {place}: a folder required, got a file; choose another place")
     if place.is_dir() and any(place.iterdir()) and not _is_save(place):
         raise FileExistsError(
             f"save to {place}: an empty folder or an earlier save required, got one with other files; choose another place"
         )
+    if obstacle := in_the_way(place.absolute().parent):  # where the new folder is made
+        raise OSError(f"save to {place}: a folder that can be written required, got {obstacle} in the way; choose another")
+    return place
 
 
 def _is_save(place: Path) -> bool:

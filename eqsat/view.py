@@ -18,6 +18,7 @@ from eqsat.graph import Equation, Graph
 from eqsat.lower import lower
 from eqsat.notation import Tensor
 from eqsat.packs import default_rules
+from eqsat.places import file_to_write
 from eqsat.program import PlannedKernel
 from eqsat.report import nbytes, operations, schedule_text, time
 from eqsat.roofline import BOUNDS, Point
@@ -40,12 +41,13 @@ DISTINCT = 1.05  # below this a ratio is called "the same"
 
 def view(program: Program, path: str | PathLike[str] | None = None, *, static: bool = False) -> str:
     """The page as text; written to `path` if given. `static` adds what Triton's compiler makes of each kernel."""
+    place = None if path is None else file_to_write(f"view of {program.name}", path)
     picture = Picture(program)
     sections = [_header(program), _navigation(), el("main", *_sections(picture, static)), _footer()]
     template = string.Template(TEMPLATE.read_text(encoding="utf-8"))
     page = template.substitute(title=escaped(f"{program.name} \N{MIDDLE DOT} eqsat"), body=joined(*sections, by="\n"))
-    if path is not None:
-        Path(path).write_text(page, encoding="utf-8")
+    if place is not None:
+        place.write_text(page, encoding="utf-8")
     return page
 
 

@@ -87,7 +87,7 @@ def test_the_shell_completes_commands_and_values(monkeypatch, capsys):
         (["optimize", *SOFTMAX, "--constants", "x"], "constants 'x': numbers of arguments, such as 0,2, got 'x'"),
         (["optimize", *SOFTMAX, "--constants", "3"], "constants: positions of the 1 positional arguments required, got 3"),
         (["optimize", *SOFTMAX, "--time-limit", "soon"], "Invalid value for '--time-limit'"),
-        (["inspect", "nowhere.onnx"], "file 'nowhere.onnx': an ONNX model required, found none there"),
+        (["inspect", "nowhere.onnx"], "nowhere.onnx: an ONNX file required, got none at 'nowhere.onnx'"),
         (["inspect", "nowhere.py:f"], "file 'nowhere.py': a Python file required, found none there"),
         (
             ["inspect", "examples.softmax:softmax"],
@@ -95,7 +95,7 @@ def test_the_shell_completes_commands_and_values(monkeypatch, capsys):
         ),
         (["optimize", "examples.softmax:softmax", "--args", "float32[4,-4]"], "arguments 'float32[4,-4]': a list such as"),
         (["view", *SOFTMAX, "-o", "nowhere/page.html"], "nowhere/page.html: a file in a folder that can be written required"),
-        (["optimize", *SOFTMAX, "-o", "README.md/out"], "README.md/out: a folder that can be written required, got"),
+        (["optimize", *SOFTMAX, "-o", "README.md/out"], "save to README.md/out: a folder that can be written required, got"),
         (["rules", "new", "law", "--file", "nowhere/law.py"], "nowhere/law.py: a file in a folder that can be written required"),
         (
             ["inspect", "examples.softmax:softmax", "--args", "@nothing"],
@@ -297,8 +297,11 @@ def test_rules_of_a_file_are_used(tmp_path, capsys):
 
 
 def test_bench_needs_a_checkout(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if not (Path(p) / "benchmarks").is_dir()])
+    monkeypatch.setattr(sys, "meta_path", [f for f in sys.meta_path if "__editable__" not in str(f)])
+    for name in [n for n in sys.modules if n.split(".")[0] == "benchmarks"]:
+        monkeypatch.delitem(sys.modules, name)
     assert main(["bench", "--quick"]) == 2
     assert capsys.readouterr().err.startswith("eqsat: bench: the folder benchmarks of a checkout required")
 

@@ -133,7 +133,7 @@ def test_errors_of_tracing(fn: Any, args: Any, kind: type[Exception], message: s
 
 
 def test_errors_of_calling() -> None:
-    with pytest.raises(TypeError, match="was traced for arguments"):
+    with pytest.raises(TypeError, match="trace it again for these"):
         attention_graph()(f32(3, 4))
     with pytest.raises(TypeError, match="takes 3 flat arguments, got 1"):
         attention_graph().evaluate(f32(3, 4))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
 from jax import export
 
+from eqsat.places import file_to_write
 from eqsat.writers.plan import function_of, specs_of
 
 if TYPE_CHECKING:
@@ -24,7 +24,9 @@ def exported(program: Program) -> Any:
         raise ValueError(f"{program.name}: a program that StableHLO can hold required, got one that fails: {reason}") from error
 
 
-def save(program: Program, path: str | PathLike[str]) -> None:
-    """Write the module: a portable artifact to `<name>.mlirbc`, text to any other file."""
-    module, place = exported(program), Path(path)
+def save(program: Program, path: str | PathLike[str]) -> Any:
+    """Write the module and return the `jax.export.Exported`: a portable artifact to `<name>.mlirbc`, text to any other file."""
+    place = file_to_write(f"{program.name} as StableHLO", path)
+    module = exported(program)
     place.write_bytes(module.mlir_module_serialized if place.suffix == ".mlirbc" else module.mlir_module().encode())
+    return module

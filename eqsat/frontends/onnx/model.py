@@ -11,7 +11,9 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from eqsat.frontends import FILES
 from eqsat.frontends.onnx.table import LARGEST, OnnxError
+from eqsat.places import there
 
 DOMAINS = {"ai.onnx": ""}  # another spelling of the default domain
 
@@ -22,9 +24,7 @@ def load(source: Any) -> tuple[Any, Path | None, str]:
         return _checked(source, source.graph.name or "model"), None, source.graph.name or "model"
     if not isinstance(source, str | os.PathLike):
         raise TypeError(f"Graph.from_onnx: a path or an onnx.ModelProto required, got {type(source).__name__}")
-    path = Path(source)
-    if not path.is_file():
-        raise FileNotFoundError(f"{path.name}: an ONNX file required, got no file at {str(path)!r}")
+    path = there(source, *FILES["onnx"])
     model = onnx.ModelProto()
     try:
         model.ParseFromString(path.read_bytes())

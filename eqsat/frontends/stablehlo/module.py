@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import jax.extend.mlir as mlir
@@ -18,6 +17,7 @@ from jax.interpreters.mlir import make_ir_context
 
 from eqsat.frontends.stablehlo import bytecode
 from eqsat.frontends.stablehlo.table import StablehloError, operations, problem
+from eqsat.places import there
 
 MAGIC = b"ML\xefR"
 DEEPEST = 200  # brackets within brackets; MLIR's parser calls itself for each
@@ -30,9 +30,7 @@ Shapes = Mapping[str, Any]
 def load(source: Any) -> tuple[Any, str | None]:
     """The module in a context of its own, and the file's name if it came from one."""
     if isinstance(source, os.PathLike) or (isinstance(source, str) and _is_path(source)):
-        path = Path(source)
-        if not path.is_file():
-            raise FileNotFoundError(f"{path.name}: a StableHLO file required, got no file at {str(path)!r}")
+        path = there(source, "a StableHLO file")
         return parse(path.read_bytes(), path.name), path.stem
     if isinstance(source, str):
         return parse(source.encode(), "stablehlo text"), None

@@ -24,8 +24,10 @@ except ImportError as error:
     ) from error
 
 from eqsat import names
+from eqsat.frontends import FILES
 from eqsat.frontends.stablehlo import read as read_stablehlo
 from eqsat.graph import Graph, Variable, pruned
+from eqsat.places import there
 
 __all__ = ["TensorflowError", "read"]
 
@@ -88,8 +90,7 @@ def _slots() -> Iterator[None]:
 
 def _saved(path: Path, signature: str, kwargs: Mapping[str, Any]) -> tuple[Any, str, dict[str, Any]]:
     """A SavedModel's function, and its arguments: those given, the others as the model declares them."""
-    if not (path / "saved_model.pb").is_file():
-        raise FileNotFoundError(f"{path.name}: the folder of a SavedModel required, got none at {str(path)!r}")
+    there(path, *FILES["tensorflow"])
     try:
         with _slots():
             loaded = tf.saved_model.load(str(path))

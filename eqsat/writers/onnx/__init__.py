@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from onnx import helper
 
 from eqsat.graph import Graph, Literal, Variable, trace
 from eqsat.names import Namer
+from eqsat.places import file_to_write
 from eqsat.writers.onnx import contractions, elementwise, views  # noqa: F401  (each fills the table)
 from eqsat.writers.onnx.graph import IR_VERSION, OPSET, TABLE, Builder, Lacking, Value, code, declared
 from eqsat.writers.plan import function_of, input_names, output_names, specs_of
@@ -110,8 +110,10 @@ def _model(
     return helper.make_model(made, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="eqsat")
 
 
-def save(program: Program, path: str | PathLike[str]) -> None:
-    """Write the model; large ones with their constants in a file beside it, `<name>.data`."""
-    made, place = model(program), Path(path)
+def save(program: Program, path: str | PathLike[str]) -> Any:
+    """Write the model and return it; large ones with their constants in a file beside it, `<name>.data`."""
+    place = file_to_write(f"{program.name} as ONNX", path)
+    made = model(program)
     large = sum(len(t.raw_data) for t in made.graph.initializer) > LARGE_BYTES
     onnx.save(made, str(place), save_as_external_data=large, location=f"{place.name}.data" if large else None)
+    return made
