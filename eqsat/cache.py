@@ -142,6 +142,8 @@ def cache_of(choice: bool | str | os.PathLike[str]) -> Cache | None:
     """
     if choice is False:
         return None
+    if not isinstance(choice, bool | str | os.PathLike):
+        raise TypeError(f"cache: True, False or a folder required, got {choice!r}")
     if choice is not True:
         return Cache(Path(choice))
     folder = os.environ.get(VARIABLE)

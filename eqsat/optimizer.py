@@ -102,10 +102,9 @@ def optimize(
     Raises ValueError for an unknown target or tier, a negative time limit, an argument number out of range, or a memory limit
     that no program found keeps to, and TypeError or ValueError where `fn` cannot be traced.
     """
-    card, start = checked(target, numerics, objective, time_limit), time.perf_counter()
+    card, start = checked(target, numerics, objective, time_limit, memory_limit), time.perf_counter()
     constants, donate = positions("constants", constants), positions("donate", donate)
-    _check_options(fn, args, kwargs, memory_limit, cache)
-    graph = fn if isinstance(fn, Graph) else Graph.from_jax(fn, *args, **kwargs)
+    graph = _graph(fn, args, kwargs)
     admitted = select(default_rules() if rules is None else rules, numerics)
     moved, least = hoisted(graph), float("inf")
     for judged in (objective, *(UNDER_A_CAP if memory_limit is not None else ())):
@@ -132,7 +131,7 @@ def optimize(
     return program
 
 
-def checked(target: str, numerics: str, objective: str, time_limit: float) -> Device:
+def checked(target: str, numerics: str, objective: str, time_limit: float, memory_limit: int | None = None) -> Device:
     """The device of a target; raises ValueError for an unknown target, tier or objective, and for a negative time limit."""
     card = device(target)
     if numerics not in TIERS:
@@ -143,22 +142,21 @@ def checked(target: str, numerics: str, objective: str, time_limit: float) -> De
         raise TypeError(f"time_limit: seconds, at least 0, required, got {time_limit!r}")
     if not time_limit >= 0:
         raise ValueError(f"time_limit: seconds, at least 0, required, got {time_limit}")
+    if not isinstance(memory_limit, Integral | None):
+        raise TypeError(f"memory_limit: a number of bytes required, got {memory_limit!r}")
     return card
 
 
-def _check_options(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], memory_limit: Any, cache: Any) -> None:
-    """Raises TypeError for an argument that is neither the function's nor an option, and for options of another type."""
+def _graph(fn: Callable[..., Any] | Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Graph:
+    """The graph of a function for arguments; raises TypeError for one by a name that is neither the function's nor an option."""
     options = [p.name for p in inspect.signature(optimize).parameters.values() if p.kind == p.KEYWORD_ONLY]
-    if isinstance(fn, Graph):
-        check_named(fn.name, [], kwargs, options)
-        if args:
-            raise TypeError(f"{fn.name}: no arguments beside a graph required, got {len(args)}; trace a function anew for others")
-    else:
+    if not isinstance(fn, Graph):
         check_named(function_name(fn), named_parameters(fn), kwargs, options)
-    if not isinstance(memory_limit, Integral | None):
-        raise TypeError(f"memory_limit: a number of bytes required, got {memory_limit!r}")
-    if not isinstance(cache, bool | str | PathLike):
-        raise TypeError(f"cache: True, False or a folder required, got {cache!r}")
+        return Graph.from_jax(fn, *args, **kwargs)
+    check_named(fn.name, [], kwargs, options)
+    if args:
+        raise TypeError(f"{fn.name}: no arguments beside a graph required, got {len(args)}; trace a function anew for others")
+    return fn
 
 
 def positions(option: str, given: int | Sequence[int]) -> tuple[int, ...]:
