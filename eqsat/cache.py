@@ -142,10 +142,10 @@ def cache_of(choice: bool | str | os.PathLike[str]) -> Cache | None:
     """
     if choice is False:
         return None
-    if not isinstance(choice, bool | str | os.PathLike):
-        raise TypeError(f"cache: True, False or a folder required, got {choice!r}")
-    if choice is not True:
+    if isinstance(choice, str | os.PathLike):
         return Cache(Path(choice))
+    if choice is not True:
+        raise TypeError(f"cache: True, False or a folder required, got {choice!r}")
     folder = os.environ.get(VARIABLE)
     if folder is None:
         return Cache(platformdirs.user_cache_path("eqsat", appauthor=False))
