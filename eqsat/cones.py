@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from itertools import product
 from math import prod
 from typing import NamedTuple
@@ -83,6 +84,7 @@ class Cones:
         self.classes, self.axes, self.entities, self.region, self.device = classes, axes, entities, region, device
         self._number_rows()
         self._sequence = self._order()
+        self._place = {c: n for n, c in enumerate(self._sequence)}
         self._users_of: dict[int, set[int]] = {c: set() for c in classes}
         self._loading: dict[int, set[int]] = {e.number: set() for e in entities}
         for n, row in enumerate(self.rows):
@@ -337,37 +339,36 @@ class Cones:
             touched = {c for c in best if best[c].leaves & flipped.bit}
             for c in touched:
                 del best[c]
-        for _ in range(4 * SWEEPS):
-            changed = self._settle(best, [c for c in self._sequence if c in touched], stored)
-            touched = {user for c in changed for user in self._users_of[c]}
-            if not touched:
-                break
+        self._settle(best, touched, stored)
         return best
 
-    def _settle(self, best: dict[int, Fragment], classes: list[int], stored: int) -> set[int]:
-        """Take the best fragment of each of these classes, given those of its operands, until nothing changes; what changed.
+    def _settle(self, best: dict[int, Fragment], stale: Iterable[int], stored: int) -> None:
+        """Take the best fragment of each of these classes, given those of its operands, and of what uses one that changes.
 
-        A fragment over operands that have changed since is replaced even by a worse one: it no longer fits its neighbours.
+        Sweeps go from operands to users; a cycle's users that come before wait for the next one. A fragment over operands that
+        have changed since is replaced even by a worse one: it no longer fits its neighbours.
         """
-        altered: set[int] = set()
-        for _ in range(SWEEPS):
-            changed = False
-            for c in classes:
-                fresh = None
-                for n in self.row_numbers[c]:
-                    leaf = self.row_leaf[n]
-                    if leaf and not leaf & stored:
-                        continue
-                    f = self._single(c, n, best)
-                    if f is not None and (fresh is None or f < fresh):
-                        fresh = f
-                if fresh is not None and fresh is not best.get(c):
-                    best[c] = fresh
-                    changed = True
-                    altered.add(c)
-            if not changed:
-                break
-        return altered
+        place = self._place
+        waiting = [(0, place[c]) for c in stale]
+        heapify(waiting)
+        queued = set(waiting)
+        while waiting and waiting[0][0] < 4 * SWEEPS:
+            sweep, here = heappop(waiting)
+            c, fresh = self._sequence[here], None
+            for n in self.row_numbers[c]:
+                leaf = self.row_leaf[n]
+                if leaf and not leaf & stored:
+                    continue
+                f = self._single(c, n, best)
+                if f is not None and (fresh is None or f < fresh):
+                    fresh = f
+            if fresh is not None and fresh is not best.get(c):
+                best[c] = fresh
+                for user in self._users_of[c]:
+                    again = (sweep + (place[user] <= here), place[user])
+                    if again not in queued:
+                        queued.add(again)
+                        heappush(waiting, again)
 
     def root(self, e: Entity, best: dict[int, Fragment]) -> Fragment | None:
         """The best fragment that computes an entity rather than loading it."""

@@ -89,6 +89,8 @@ def searched(pool: Pool, deadline: float = inf) -> tuple[list[Candidate], Choice
     candidates = pool.candidates(late)
     best, last = pool.known, inf
     for exact in (False, True):
+        if exact and choice.gap < PROVED:
+            break
         choice = choose(candidates, pool.outputs, best, exact=exact and not late())
         while choice.price < last * (1 - TIE):
             if late():
@@ -268,10 +270,8 @@ class _Frontier:
     def _visit(self, wanted: list[int], makes: list[list[int]]) -> None:
         """Number the tensors by the order of visits, and the candidates of each."""
         graph = nx.DiGraph()  # an edge from each tensor to those that some candidate loads to make it
-        graph.add_nodes_from(wanted)
-        for c, made in zip(self._candidates, makes, strict=True):
-            graph.add_nodes_from(made)
-            graph.add_edges_from((m, n) for m in made for n in sorted(c.needs))
+        graph.add_nodes_from({*wanted}.union(*makes))
+        graph.add_edges_from({(m, n) for c, made in zip(self._candidates, makes, strict=True) for m in made for n in c.needs})
         components = nx.condensation(graph)
         users_first = nx.lexicographical_topological_sort(components, key=lambda c: -max(components.nodes[c]["members"]))
         groups = [sorted(components.nodes[c]["members"], reverse=True) for c in users_first][::-1]

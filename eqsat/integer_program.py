@@ -293,7 +293,7 @@ class _Program:
         size = len(node) + 1 + 2 * len(kernels)
         hardest = [sorted(c.needs, key=lambda e: (ease[e], e)) for c in kernels]
         first = [node[needs[0]] if needs else 0 for needs in hardest]
-        for e in stored:
+        for e in (e for e, share in stored.items() if share > BROKEN):
             through = first
             for _ in range(SEVERAL):
                 loads = [(tensor, n, 2 * WHOLE) for tensor, n in zip(through, entries, strict=True)]
