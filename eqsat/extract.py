@@ -21,7 +21,7 @@ from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from math import inf
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import networkx as nx
 
@@ -53,6 +53,13 @@ class Choice:
     def gap(self) -> float:
         """Relative distance to the bound; 0 is proved to be optimal."""
         return gap_of(self.price, self.bound)
+
+
+class Before(NamedTuple):
+    """A choice among all candidates but the fresh ones. If it was proved, a cheaper selection contains one of these."""
+
+    choice: Choice
+    fresh: Sequence[Candidate]
 
 
 def gap_of(price: float, bound: float) -> float:
@@ -87,21 +94,21 @@ def searched(pool: Pool, deadline: float = inf) -> tuple[list[Candidate], Choice
         return perf_counter() > deadline
 
     candidates = pool.candidates(late)
-    best, last = pool.known, inf
-    for exact in (False, True):
-        if exact and choice.gap < PROVED:
-            break
-        choice = choose(candidates, pool.outputs, best, exact=exact and not late())
+    choice, last = choose(candidates, pool.outputs, pool.known, exact=False), inf
+    for width, exact in ((WIDTH, False), (WIDE, True)):
+        if exact:
+            if choice.gap < PROVED:
+                break
+            choice = choose(candidates, pool.outputs, pool.known, width, not late(), Before(choice, ()))
         while choice.price < last * (1 - TIE):
             if late():
                 return candidates, replace(choice, hurried=True)
-            nearby, joined = pool.around(choice.candidates), pool.joined(choice.candidates)
-            best = min((choice.price, choice.candidates), pool.known, key=lambda selection: selection[0])
+            fresh = [*pool.around(choice.candidates), *pool.joined(choice.candidates)]
             last = choice.price
-            if not nearby and not joined:
+            if not fresh:
                 break
-            candidates += [*nearby, *joined]
-            choice = choose(candidates, pool.outputs, best, exact=exact, cuts=choice.cuts)
+            candidates += fresh
+            choice = choose(candidates, pool.outputs, pool.known, width, exact, Before(choice, fresh))
     return candidates, choice
 
 
@@ -111,17 +118,19 @@ def choose(
     known: Selection = (inf, ()),
     width: int = WIDTH,
     exact: bool = True,
-    cuts: tuple[Cut, ...] = (),
+    before: Before | None = None,
 ) -> Choice:
     """The cheapest selection; a `known` one prunes, and is the answer if nothing better is found.
 
     exact: False for dynamic programming of this width alone.
-    cuts: those of a choice among fewer candidates, to go on from.
+    before: a choice among fewer candidates, to go on from.
     Raises ValueError if no selection makes every output.
     """
     wanted = sorted(e.number for e in outputs)
     if not wanted:
         return Choice((), 0.0, 0.0, 0)
+    if before:
+        known = min((before.choice.price, before.choice.candidates), known, key=lambda selection: selection[0])
     best = _runnable(known[1] or _cheapest_first(candidates), wanted)
     if best is None:
         made = {e.number for c in candidates for e in c.produces}
@@ -129,26 +138,41 @@ def choose(
             raise ValueError(f"extraction: a candidate kernel for every output required, got none for {missing}")
         raise ValueError("extraction: kernels in some order required, got candidates that wait for one another")
     usable, bound, states = candidates, 0.0, 0
-    for wide in (width, WIDE) if exact else (width,):
+    for wide in sorted({width, WIDE}) if exact else (width,):
         limit = min(known[0], _total(best)) * (1 + ALIKE)
         usable = _undominated(usable, limit)
         order, proved, visited = _selection(usable, wanted, limit, wide)
         best, bound, states = min(order or best, best, key=_total), max(bound, proved), states + visited
         if not _open(best, bound):
             break
+    cuts = before.choice.cuts if before else ()
     if exact and _open(best, bound):
-        relaxation = relaxed(usable, wanted, _total(best), cuts)
-        bound, cuts = max(bound, relaxation.bound), relaxation.cuts
-        if _open(best, bound):
-            found, proved = solved(relaxation.candidates, wanted, _total(best), cuts)
-            best, bound = _better(_runnable(found, wanted), best), max(bound, proved)
-        if _open(best, bound):
-            order, proved, visited = _selection(relaxation.candidates, wanted, _total(best) * (1 + ALIKE), WIDEST)
-            best, bound, states = _better(order, best), max(bound, proved), states + visited
+        best, bound, visited, cuts = _proved(usable, wanted, best, bound, before)
+        states += visited
     return Choice(best, _total(best), min(_total(best), bound), states, cuts)
 
 
 Order = tuple["Candidate", ...]
+
+
+def _proved(
+    usable: list[Candidate], wanted: list[int], best: Order, bound: float, before: Before | None
+) -> tuple[Order, float, int, tuple[Cut, ...]]:
+    """A selection as good as this one and a bound by the integer program, the states visited, the cuts made."""
+    cuts = before.choice.cuts if before else ()
+    states, among, others = 0, None, inf
+    if before and before.choice.gap < PROVED:
+        fresh, others = set(map(id, before.fresh)), before.choice.bound
+        among = [c for c in usable if id(c) in fresh]
+    relaxation = relaxed(usable, wanted, _total(best), cuts, among)
+    bound, cuts = max(bound, relaxation.bound), relaxation.cuts
+    if _open(best, bound):
+        found, proved = solved(relaxation.candidates, wanted, _total(best), cuts, among)
+        best, bound = _better(_runnable(found, wanted), best), max(bound, proved)
+    if _open(best, bound):
+        order, proved, states = _selection(relaxation.candidates, wanted, _total(best) * (1 + ALIKE), WIDEST)
+        best, bound = _better(order, best), max(bound, proved)
+    return best, min(bound, others), states, cuts
 
 
 def _total(order: Order) -> float:

@@ -49,12 +49,21 @@ class Relaxed:
     cuts: tuple[Cut, ...]
 
 
-def relaxed(candidates: Sequence[Candidate], wanted: Sequence[int], price: float, cuts: tuple[Cut, ...] = ()) -> Relaxed:
-    """The linear relaxation with cuts. A selection of this price is known; the bound is of all, it included."""
+def relaxed(
+    candidates: Sequence[Candidate],
+    wanted: Sequence[int],
+    price: float,
+    cuts: tuple[Cut, ...] = (),
+    among: Sequence[Candidate] | None = None,
+) -> Relaxed:
+    """The linear relaxation with cuts. A selection of this price is known; the bound is of all, it included.
+
+    among: only selections that contain one of these count.
+    """
     left = reachable(candidates, wanted)
     bounds: list[float] = []
     while len(bounds) < ROUNDS:
-        program = _Program(left, wanted, price, cuts)
+        program = _Program(left, wanted, price, cuts, among)
         if program.columns > RELAXED:
             break
         result = (
@@ -75,12 +84,19 @@ def relaxed(candidates: Sequence[Candidate], wanted: Sequence[int], price: float
 
 
 def solved(
-    candidates: Sequence[Candidate], wanted: Sequence[int], price: float, cuts: tuple[Cut, ...]
+    candidates: Sequence[Candidate],
+    wanted: Sequence[int],
+    price: float,
+    cuts: tuple[Cut, ...],
+    among: Sequence[Candidate] | None = None,
 ) -> tuple[tuple[Candidate, ...], float]:
-    """A selection in an order in which it can run, empty unless one is found that is cheaper than this price; a lower bound."""
+    """A selection in an order in which it can run, empty unless one is found that is cheaper than this price; a lower bound.
+
+    among: only selections that contain one of these count.
+    """
     left, bound, nodes = reachable(candidates, wanted), 0.0, NODES
     for _ in range(RINGS):
-        program = _Program(left, wanted, price, cuts)
+        program = _Program(left, wanted, price, cuts, among)
         if len(left) > SOLVED:
             return (), bound
         result = milp(
@@ -177,7 +193,14 @@ class _Program:
     The first columns are the candidates; then come the tensors, and what each candidate of several makes.
     """
 
-    def __init__(self, candidates: list[Candidate], wanted: Sequence[int], price: float, cuts: Collection[Cut]) -> None:
+    def __init__(
+        self,
+        candidates: list[Candidate],
+        wanted: Sequence[int],
+        price: float,
+        cuts: Collection[Cut],
+        among: Sequence[Candidate] | None = None,
+    ) -> None:
         self.candidates = candidates
         self.tensors = sorted({e.number for c in candidates for e in c.produces})
         self._place = {e: n for n, e in enumerate(self.tensors)}
@@ -189,6 +212,9 @@ class _Program:
         self._entries: list[tuple[int, int, float]] = []  # row, column, value
         self.height = 0
         self._state_makers()
+        if among is not None and self.makeable:  # as what is wanted is stored, one of them runs
+            some = set(map(id, among))
+            self._row([self.stored[wanted[0]]], [n for n, c in enumerate(candidates) if id(c) in some])
         self.cuts = [(group, e) for group, e in cuts if e in self.stored]
         self._basic = self.height
         for group, e in self.cuts:

@@ -19,7 +19,7 @@ import eqsat
 from eqsat.cones import Entity
 from eqsat.devices import device
 from eqsat.egraph import Engine
-from eqsat.extract import choose, searched
+from eqsat.extract import Before, choose, searched
 from eqsat.graph import Graph
 from eqsat.index import Axis, Index
 from eqsat.integer_program import least_cut, relaxed, solved
@@ -449,3 +449,30 @@ def test_no_decision_depends_on_the_clock(monkeypatch):
     first, clock = text(), time.perf_counter
     monkeypatch.setattr(time, "perf_counter", lambda: 40 * clock())
     assert text() == first
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_choice_goes_on_from_a_proved_one_among_fewer_candidates(seed, monkeypatch):
+    rng = random.Random(seed)
+    tensors = range(8)
+    candidates = [kernel(20 + n, [n], [n - 1] if n else []) for n in tensors]
+    for _ in range(30):
+        made = rng.sample(tensors, rng.choice((1, 1, 2)))
+        needs = [n for n in rng.sample(tensors, rng.randrange(3)) if n not in made]
+        candidates.append(kernel(rng.randrange(5, 40), made, needs))
+    fewer, fresh = candidates[:25], candidates[25:]
+    outputs = [6, 7]
+    monkeypatch.setattr("eqsat.extract.WIDE", 1)  # leaves all to the integer program
+    before = chosen(fewer, outputs, width=1)
+    assert before.gap == 0
+    after = chosen(candidates, outputs, width=1, before=Before(before, fresh))
+    assert after.price == pytest.approx(chosen(candidates, outputs, width=1000).price)
+    assert after.gap < 1e-6
+
+
+def test_the_relaxation_bounds_only_selections_that_contain_one_of_some():
+    cheap, dear, other = kernel(1.0, [0]), kernel(3.0, [0]), kernel(4.0, [0])
+    candidates = [cheap, dear, other]
+    assert relaxed(candidates, [0], 3.5, among=[dear, other]).bound == pytest.approx(3.0, rel=1e-4)
+    assert solved(candidates, [0], 3.5, (), among=[dear, other])[0] == (dear,)
+    assert relaxed(candidates, [0], 3.5, among=[]).bound == pytest.approx(3.5)
