@@ -94,12 +94,14 @@ def searched(pool: Pool, deadline: float = inf) -> tuple[list[Candidate], Choice
         return perf_counter() > deadline
 
     candidates = pool.candidates(late)
-    choice, last = choose(candidates, pool.outputs, pool.known, exact=False), inf
+    choice, last = choose(candidates, pool.outputs, pool.known, WIDTH, exact=False), inf
     for width, exact in ((WIDTH, False), (WIDE, True)):
         if exact:
             if choice.gap < PROVED:
                 break
-            choice = choose(candidates, pool.outputs, pool.known, width, not late(), Before(choice, ()))
+            if late():
+                return candidates, replace(choice, hurried=True)
+            choice = choose(candidates, pool.outputs, pool.known, width, exact, Before(choice, ()))
         while choice.price < last * (1 - TIE):
             if late():
                 return candidates, replace(choice, hurried=True)

@@ -6,7 +6,7 @@ import random
 import subprocess
 import sys
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, count
 from math import inf
 from types import SimpleNamespace
 
@@ -464,10 +464,27 @@ def test_a_choice_goes_on_from_a_proved_one_among_fewer_candidates(seed, monkeyp
     outputs = [6, 7]
     monkeypatch.setattr("eqsat.extract.WIDE", 1)  # leaves all to the integer program
     before = chosen(fewer, outputs, width=1)
-    assert before.gap == 0
+    assert before.gap < 1e-5
     after = chosen(candidates, outputs, width=1, before=Before(before, fresh))
     assert after.price == pytest.approx(chosen(candidates, outputs, width=1000).price)
     assert after.gap < 1e-5
+
+
+def test_a_search_that_ends_before_its_proof_was_hurried(monkeypatch):
+    rng = random.Random(3)
+    candidates = [kernel(20, [n], [n - 1] if n else []) for n in range(8)]
+    candidates += [kernel(rng.randrange(5, 40), rng.sample(range(8), 2)) for _ in range(20)]
+    nothing = lambda chosen: []  # noqa: E731
+    outputs = [Tensor(n) for n in (5, 6, 7)]
+    pool = SimpleNamespace(candidates=lambda late: candidates, known=(inf, ()), outputs=outputs, around=nothing, joined=nothing)
+    monkeypatch.setattr("eqsat.extract.WIDTH", 1)  # leaves something to prove
+    found = []
+    for deadline in (0.5, inf):
+        clock = count()
+        monkeypatch.setattr("eqsat.extract.perf_counter", lambda clock=clock: next(clock))
+        found.append(searched(pool, deadline)[1])
+    assert [choice.hurried for choice in found] == [True, False]
+    assert found[0].gap > 0.01 and found[1].gap < 1e-4
 
 
 def test_the_relaxation_bounds_only_selections_that_contain_one_of_some():
