@@ -1,4 +1,6 @@
-"""The forms in which a kernel is priced and lowered, of which the language knows nothing: scans, updates in place, scatters."""
+"""The forms in which a kernel is priced and lowered, of which the language knows nothing: scans, updates in place, scatters,
+joined axes.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,13 @@ from eqsat.notation import Kernel, Window
 from eqsat.scalars import is_float
 from eqsat.scans import scanned
 from eqsat.scatters import scattered
+from eqsat.unjoined import unjoined
 from eqsat.updates import in_place
 
 
 def as_run(kernel: Kernel) -> Kernel:
     """The kernel in these forms; the same one if it has none of them."""
-    return scattered(in_place(scanned(kernel)))
+    return scattered(in_place(unjoined(scanned(kernel))))
 
 
 def overwriting(kernel: Kernel) -> Kernel:
