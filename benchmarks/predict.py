@@ -13,18 +13,31 @@ from benchmarks.memory import peak_nbytes, reset_peak
 from benchmarks.workloads import Size, Workload
 from eqsat.cost import Cost
 from eqsat.program import Program
+from eqsat.scans import CHUNK
 
 Record = dict[str, Any]
 
 
 def planned(
-    workload: Workload, size: Size, target: str, numerics: str = "reassociate", time_limit: float = 300.0
+    workload: Workload,
+    size: Size,
+    target: str,
+    numerics: str = "reassociate",
+    time_limit: float = 300.0,
+    objective: str = "time",
 ) -> tuple[Program, Record]:
     """The program, and what making it cost."""
     reset_peak()
     before, cpu, wall = peak_nbytes(), time.process_time(), time.perf_counter()
     program = eqsat.optimize(
-        size.fn, *size.args, target=target, numerics=numerics, constants=workload.constants, time_limit=time_limit, cache=False
+        size.fn,
+        *size.args,
+        target=target,
+        numerics=numerics,
+        objective=objective,
+        constants=workload.constants,
+        time_limit=time_limit,
+        cache=False,
     )
     effort = {
         "cpu_seconds": time.process_time() - cpu,
@@ -42,6 +55,7 @@ def described(program: Program) -> Record:
         "opaque": [c.name for c in program.calls],
         "before": _cost(program.baseline),
         "after": _cost(program.cost) | {"launches": len(program.launches)},
+        "parts_nbytes": parts_nbytes(program),
         "kernels": len(program.kernels),
         "regions": notes["regions"],
         "distinct_regions": notes["distinct_regions"],
@@ -49,6 +63,13 @@ def described(program: Program) -> Record:
         "rules": list(notes["rules"]),
         "search": list(notes["search"]),
     }
+
+
+def parts_nbytes(program: Program) -> int:
+    """What of a plan's bytes are parts of reductions that were cut into chunks: what a library keeps in its scratch memory."""
+    written = [(t, o) for k in program.launches for t, o in zip(k.outputs, k.kernel.outputs, strict=True)]
+    parts = {t for t, o in written if any(a.name == CHUNK for a in o.axes)}
+    return sum(t.nbytes for k in program.launches for t in (*k.inputs, *k.outputs) if t in parts)
 
 
 def _cost(cost: Cost) -> Record:

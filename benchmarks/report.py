@@ -102,14 +102,15 @@ def _engine(result: Record | None) -> str:
 
 
 def peers(records: Records) -> str:
-    """Launches / MB at the full size: ours, and what other compilers would launch."""
+    """Launches / MB at the full size: ours for time and for traffic, and what other compilers would launch."""
     routes = list(dict.fromkeys(route for r in records.values() for route in r.get("peers", {})))
     rows = []
     for name, record in records.items():
         if (found := record.get("peers")) and (plan := record.get("plan")):
             calls = f" + {len(plan['opaque'])} calls" if plan["opaque"] else ""
-            rows.append([name, _pair(plan["after"]) + calls, *(_pair(found.get(route, {})) for route in routes)])
-    return table(["launches / MB", "eqsat", *routes], rows) if rows else ""
+            ours = [_pair(plan["after"]) + calls, _pair(record.get("traffic", {}))]
+            rows.append([name, *ours, *(_pair(found.get(route, {})) for route in routes)])
+    return table(["launches / MB", "eqsat", "eqsat, for traffic", *routes], rows) if rows else ""
 
 
 def _pair(cost: Record) -> str:

@@ -90,7 +90,11 @@ class Run:
     def _peers(self, workload: Workload) -> Record:
         answers = {peer.name: peer.ask(workload.name) for peer in self.peers}
         routes = {k: v for name, a in answers.items() for k, v in ({name: a} if "error" in a else a).items()}
-        return {"peers": routes} if routes else {}
+        if not routes:
+            return {}
+        o = self.options
+        _, least = planned(workload, workload.full, o.target, o.numerics, o.time_limit, "traffic")
+        return {"peers": routes, "traffic": least["after"]}
 
 
 def promised(plan: Record, result: Record) -> float | None:

@@ -95,13 +95,13 @@ def searched(pool: Pool, deadline: float = inf) -> tuple[list[Candidate], Choice
 
     candidates = pool.candidates(late)
     choice, last = choose(candidates, pool.outputs, pool.known, WIDTH, exact=False), inf
-    for width, exact in ((WIDTH, False), (WIDE, True)):
-        if exact:
+    for width, exact, again in ((WIDTH, False, False), (WIDTH, False, True), (WIDE, True, True)):
+        if again:
             if choice.gap < PROVED:
                 break
             if late():
                 return candidates, replace(choice, hurried=True)
-            choice = choose(candidates, pool.outputs, pool.known, width, exact, Before(choice, ()))
+            choice = choose(candidates, pool.outputs, pool.known, width, exact, Before(choice, ()), again)
         while choice.price < last * (1 - TIE):
             if late():
                 return candidates, replace(choice, hurried=True)
@@ -110,7 +110,7 @@ def searched(pool: Pool, deadline: float = inf) -> tuple[list[Candidate], Choice
             if not fresh:
                 break
             candidates += fresh
-            choice = choose(candidates, pool.outputs, pool.known, width, exact, Before(choice, fresh))
+            choice = choose(candidates, pool.outputs, pool.known, width, exact, Before(choice, fresh), again)
     return candidates, choice
 
 
@@ -121,11 +121,13 @@ def choose(
     width: int = WIDTH,
     exact: bool = True,
     before: Before | None = None,
+    mend: bool = False,
 ) -> Choice:
     """The cheapest selection; a `known` one prunes, and is the answer if nothing better is found.
 
     exact: False for dynamic programming of this width alone.
     before: a choice among fewer candidates, to go on from.
+    mend: True to begin with the cheapest selection known made cheaper kernel by kernel.
     Raises ValueError if no selection makes every output.
     """
     wanted = sorted(e.number for e in outputs)
@@ -139,6 +141,7 @@ def choose(
         if missing := [n for n in wanted if n not in made]:
             raise ValueError(f"extraction: a candidate kernel for every output required, got none for {missing}")
         raise ValueError("extraction: kernels in some order required, got candidates that wait for one another")
+    best = mended(best, candidates, wanted) if mend else best
     usable, bound, states = candidates, 0.0, 0
     for wide in sorted({width, WIDE}) if exact else (width,):
         limit = min(known[0], _total(best)) * (1 + ALIKE)
@@ -181,6 +184,21 @@ def _total(order: Order) -> float:
     return sum(c.price for c in order)
 
 
+def mended(best: Order, candidates: Sequence[Candidate], wanted: list[int]) -> Order:
+    """A selection that gets no cheaper by one more kernel, nor by making its outputs without what one of its kernels stores."""
+    total = inf
+    while _total(best) < total * (1 - ALIKE):
+        total = _total(best)
+        for c in candidates:
+            if c.price < total and c.needs <= {e.number for x in best for e in x.produces}:
+                best = _better(_runnable((c, *best), wanted), best)
+        for k in best:
+            gone = {e.number for e in k.produces}.difference(wanted)
+            rest = [c for c in candidates if c is not k and not c.needs & gone]
+            best = _better(_runnable(_cheapest_first(rest, free=best), wanted), best)
+    return best
+
+
 def _better(found: Order | None, best: Order) -> Order:
     """The one found, if rounding does not explain that it is cheaper."""
     return found if found and _total(found) < _total(best) * (1 - ALIKE) else best
@@ -191,13 +209,17 @@ def _open(best: Order, bound: float) -> bool:
     return _total(best) * (1 - PROVED) > bound
 
 
-def _cheapest_first(candidates: Sequence[Candidate]) -> Order:
-    """The cheapest tree of kernels for each tensor, in order (D. Knuth, "A generalization of Dijkstra's algorithm", 1977)."""
+def _cheapest_first(candidates: Sequence[Candidate], free: Order = ()) -> Order:
+    """The cheapest tree of kernels for each tensor, in order (D. Knuth, "A generalization of Dijkstra's algorithm", 1977).
+
+    free: kernels that cost nothing, since they are there.
+    """
+    there = set(map(id, free))
     users: dict[int, list[int]] = defaultdict(list)
     for n, c in enumerate(candidates):
         for e in c.needs:
             users[e].append(n)
-    total, waiting = [c.price for c in candidates], [len(c.needs) for c in candidates]
+    total, waiting = [0.0 if id(c) in there else c.price for c in candidates], [len(c.needs) for c in candidates]
     ready = [(total[n], n) for n, count in enumerate(waiting) if not count]
     heapify(ready)
     order: list[Candidate] = []

@@ -19,10 +19,10 @@ import eqsat
 from eqsat.cones import Entity
 from eqsat.devices import device
 from eqsat.egraph import Engine
-from eqsat.extract import Before, choose, searched
+from eqsat.extract import Before, choose, mended, searched
 from eqsat.graph import Graph
 from eqsat.index import Axis, Index
-from eqsat.integer_program import least_cut, relaxed, solved
+from eqsat.integer_program import founded, least_cut, relaxed, solved
 from eqsat.kernels import Pool
 from eqsat.notation import Stored, load, reduce, scalar
 from eqsat.read import read
@@ -493,3 +493,24 @@ def test_the_relaxation_bounds_only_selections_that_contain_one_of_some():
     assert relaxed(candidates, [0], 3.5, among=[dear, other]).bound == pytest.approx(3.0, rel=1e-4)
     assert solved(candidates, [0], 3.5, (), among=[dear, other])[0] == (dear,)
     assert relaxed(candidates, [0], 3.5, among=[]).bound == pytest.approx(3.5)
+
+
+def test_a_selection_is_mended_kernel_by_kernel():
+    """What two kernels make takes less in one, and what others load need not be stored where each of them makes it inside."""
+    store, left, right = kernel(4, [1]), kernel(3, [2], [1]), kernel(3, [3], [1])
+    joined, inside = kernel(5, [2, 3], [1]), [kernel(4, [2]), kernel(4, [3])]
+    assert mended((store, left, right), [store, left, right, joined], [2, 3]) == (store, joined)
+    assert mended((store, left, right), [store, left, right, *inside], [2, 3]) == tuple(inside)
+    assert mended((store, left, right), [store, left, right], [2, 3]) == (store, left, right)
+
+
+def test_all_kernels_together_mend_to_a_selection_that_is_mostly_the_best():
+    reached = []
+    for seed in range(60):
+        candidates, outputs = random_instance(seed)
+        best = brute_force(candidates, outputs)
+        if best < INFINITE:
+            after = mended(founded(candidates), candidates, sorted(outputs))
+            assert in_order(after, outputs) and best - 1e-9 <= sum(c.price for c in after)
+            reached.append(sum(c.price for c in after) == pytest.approx(best))
+    assert sum(reached) > 0.9 * len(reached) > 20
