@@ -279,7 +279,7 @@ def _fewest(records: Any) -> str:
     return f"""Two rows could move less, if not as fast. `{MLP}` stores its hidden layer: two products as two launches
 move at least {terms} = {total} MB, for x and the result, the two matrices, and that layer, written and read; for less, a
 launch must hold the layer on the chip, {_told(records[MLP])}.
-`{BLOCK}` takes {_told(records[BLOCK])}."""
+`{TRANSFORMER}` takes {_told(records[TRANSFORMER])}."""
 
 
 def _told(record: Any) -> str:
@@ -292,7 +292,7 @@ def _mb(nbytes: float) -> str:
     return f"{nbytes / 1e6:.1f}"
 
 
-MLP, BLOCK = "mlp 4096x1024x4096", "transformer block B4 S1024 E1024"
+MLP, TRANSFORMER = "mlp 4096x1024x4096", "transformer block B4 S1024 E1024"
 RESULTS = DOCS.parent / "benchmarks" / "results" / "plans-h100.json"
 CLOSE = 1.02  # ratios of bytes up to it are no difference
 
