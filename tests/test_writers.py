@@ -244,3 +244,17 @@ def test_a_large_fill_is_no_large_file():  # P3-17
     program = eqsat.optimize(lambda x: x + jnp.zeros((1024, 1024)) + jnp.arange(1024.0), jax.ShapeDtypeStruct((), "float32"))
     assert program.to_onnx().ByteSize() < 10_000
     assert len(program.to_stablehlo(binary=True)) < 10_000
+
+
+def test_a_large_model_is_returned_with_the_constants_that_its_file_has_beside_it(tmp_path, monkeypatch):
+    pytest.importorskip("onnx")
+    from eqsat.writers import onnx
+
+    monkeypatch.setattr(onnx, "LARGE_BYTES", 0)
+    w = np.arange(1024, dtype=np.float32).reshape(32, 32)
+    program = eqsat.optimize(lambda x: x @ w, jax.ShapeDtypeStruct((2, 32), "float32"))
+    assert program.to_onnx(tmp_path / "model.onnx") == program.to_onnx()
+    assert (tmp_path / "model.onnx.data").stat().st_size >= w.nbytes
+    x = jnp.ones((2, 32))
+    (read,) = Graph.from_onnx(tmp_path / "model.onnx")(x).values()
+    np.testing.assert_array_equal(read, program(x))

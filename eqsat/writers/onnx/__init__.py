@@ -114,6 +114,10 @@ def save(program: Program, path: str | PathLike[str]) -> Any:
     """Write the model and return it; large ones with their constants in a file beside it, `<name>.data`."""
     place = file_to_write(f"{program.name} as ONNX", path)
     made = model(program)
-    large = sum(len(t.raw_data) for t in made.graph.initializer) > LARGE_BYTES
-    onnx.save(made, str(place), save_as_external_data=large, location=f"{place.name}.data" if large else None)
+    if sum(len(t.raw_data) for t in made.graph.initializer) <= LARGE_BYTES:
+        onnx.save(made, str(place))
+        return made
+    emptied = onnx.ModelProto()
+    emptied.CopyFrom(made)  # saving takes the constants out
+    onnx.save(emptied, str(place), save_as_external_data=True, location=f"{place.name}.data")
     return made
