@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 WIDTH = 110
 FORMULA = 120  # characters of a kernel that lost
 SHOWN = 12  # lines of a list in the text; `to_dict` has all
+AS_GOOD = 0.005  # of the program's time: a plan that costs no more than this in addition is as good
 
 
 @dataclass(frozen=True)
@@ -308,14 +309,17 @@ def _rows(e: Explanation) -> Iterator[str]:
 
 
 def _lost(e: Explanation) -> Iterator[str]:
-    if e.lost:
+    dearer = [lost for lost in e.lost if lost.more.seconds > AS_GOOD * e.after.seconds]
+    if dearer:
         yield "considered and lost: the next best plans, nearest first"
-    for lost in e.lost[:SHOWN]:
+    for lost in dearer[:SHOWN]:
         yield f"  {more(lost.more)} with"
         for formula in lost.instead:
             yield from wrapped(formula, WIDTH, "    ")
         yield from wrapped(f"instead of {lost.chosen}", WIDTH, "    ")
-    yield from _rest(e.lost)
+    yield from _rest(dearer)
+    if alike := len(e.lost) - len(dearer):
+        yield f"considered and as good, within {AS_GOOD:.1%} of the time: {alike} plan{'s' * (alike != 1)} (in to_dict)"
 
 
 def _boundaries(e: Explanation) -> Iterator[str]:

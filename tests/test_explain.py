@@ -126,6 +126,15 @@ def test_what_lost_costs_more_or_as_much(explained):
     assert all(lost.more.seconds >= -1e-12 and lost.instead for lost in explained.lost)
 
 
+def test_plans_that_cost_as_much_are_counted_not_listed(explained):
+    after, lost = explained.after.seconds, explained.lost[0]
+    alike, dearer = (replace(lost, more=replace(lost.more, seconds=share * after)) for share in (0.004, 0.006))
+    text = str(replace(explained, lost=(alike, alike, dearer)))
+    assert "considered and as good, within 0.5% of the time: 2 plans (in to_dict)" in text
+    assert text.count(f"instead of {lost.chosen[:20]}") == 1
+    assert "considered and lost" not in str(replace(explained, lost=(alike,)))
+
+
 def test_text_and_dictionary_agree(explained):
     facts = json.loads(json.dumps(explained.to_dict()))
     text = str(explained)
