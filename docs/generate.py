@@ -121,7 +121,7 @@ def _demo() -> str:
 
     demo = json.loads(TABLE.read_text())
     rows = [
-        (code(name), did["matches"], did["rows"], f"{did['seconds'] * 1e6:.1f}", f"{did['nbytes'] / 1e6:.1f}")
+        (code(name), did["matches"], did["rows"], f"{did['seconds'] * 1e6:.1f}", _mb(did["nbytes"]))
         for name, did in sorted(demo["fired"].items(), key=lambda item: (-item[1]["seconds"], -item[1]["rows"], item[0]))
     ]
     headings = ("rule", "matches", "e-nodes", "us more without it", "MB more without it")

@@ -22,7 +22,7 @@ from eqsat.devices import Device
 from eqsat.egraph import engine_for
 from eqsat.extract import Choice, choose
 from eqsat.kernels import Candidate
-from eqsat.optimizer import Found, RegionPlan, Request, Search, found_before, search_region
+from eqsat.optimizer import Found, RegionPlan, Request, Search, found_before, rules_of, search_region
 from eqsat.outline import Part
 from eqsat.regions import Region
 from eqsat.rule import Rule
@@ -101,8 +101,7 @@ class Ablation:
         found = self.search(region)
         trial = _Trial(self, region, found, label)
         alone = trial.without(trial.fired)
-        traced = frozenset[str]().union(*(c.rules for c in found.choice.candidates))
-        made = sorted(found.makers or traced)
+        made = sorted(found.makers or rules_of(found.choice.candidates))
         for rule in made:
             trial.narrow([rule])
         others = [r for r in trial.fired if r not in made]

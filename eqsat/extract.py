@@ -62,6 +62,9 @@ class Before(NamedTuple):
     fresh: Sequence[Candidate]
 
 
+NOTHING = Before(Choice((), inf, 0.0, 0), ())  # before anything is chosen or proved
+
+
 def gap_of(price: float, bound: float) -> float:
     """Relative distance of a price to the least that it might be."""
     return max(0.0, 1 - bound / price) if price > 0 else 0.0
@@ -95,13 +98,13 @@ def searched(pool: Pool, deadline: float = inf) -> tuple[list[Candidate], Choice
 
     candidates = pool.candidates(late)
     choice, last = choose(candidates, pool.outputs, pool.known, WIDTH, exact=False), inf
-    for width, exact, again in ((WIDTH, False, False), (WIDTH, False, True), (WIDE, True, True)):
-        if again:
+    for width, exact, mend in ((WIDTH, False, False), (WIDTH, False, True), (WIDE, True, True)):
+        if mend:
             if choice.gap < PROVED:
                 break
             if late():
                 return candidates, replace(choice, hurried=True)
-            choice = choose(candidates, pool.outputs, pool.known, width, exact, Before(choice, ()), again)
+            choice = choose(candidates, pool.outputs, pool.known, width, exact, Before(choice, ()), mend)
         while choice.price < last * (1 - TIE):
             if late():
                 return candidates, replace(choice, hurried=True)
@@ -110,7 +113,7 @@ def searched(pool: Pool, deadline: float = inf) -> tuple[list[Candidate], Choice
             if not fresh:
                 break
             candidates += fresh
-            choice = choose(candidates, pool.outputs, pool.known, width, exact, Before(choice, fresh), again)
+            choice = choose(candidates, pool.outputs, pool.known, width, exact, Before(choice, fresh), mend)
     return candidates, choice
 
 
@@ -120,7 +123,7 @@ def choose(
     known: Selection = (inf, ()),
     width: int = WIDTH,
     exact: bool = True,
-    before: Before | None = None,
+    before: Before = NOTHING,
     mend: bool = False,
 ) -> Choice:
     """The cheapest selection; a `known` one prunes, and is the answer if nothing better is found.
@@ -133,8 +136,7 @@ def choose(
     wanted = sorted(e.number for e in outputs)
     if not wanted:
         return Choice((), 0.0, 0.0, 0)
-    if before:
-        known = min((before.choice.price, before.choice.candidates), known, key=lambda selection: selection[0])
+    known = min((before.choice.price, before.choice.candidates), known, key=lambda selection: selection[0])
     best = _runnable(known[1] or _cheapest_first(candidates), wanted)
     if best is None:
         made = {e.number for c in candidates for e in c.produces}
@@ -150,7 +152,7 @@ def choose(
         best, bound, states = min(order or best, best, key=_total), max(bound, proved), states + visited
         if not _open(best, bound):
             break
-    cuts = before.choice.cuts if before else ()
+    cuts = before.choice.cuts
     if exact and _open(best, bound):
         best, bound, visited, cuts = _proved(usable, wanted, best, bound, before)
         states += visited
@@ -161,12 +163,12 @@ Order = tuple["Candidate", ...]
 
 
 def _proved(
-    usable: list[Candidate], wanted: list[int], best: Order, bound: float, before: Before | None
+    usable: list[Candidate], wanted: list[int], best: Order, bound: float, before: Before
 ) -> tuple[Order, float, int, tuple[Cut, ...]]:
     """A selection as good as this one and a bound by the integer program, the states visited, the cuts made."""
-    cuts = before.choice.cuts if before else ()
+    cuts = before.choice.cuts
     states, among, others = 0, None, inf
-    if before and before.choice.gap < PROVED:
+    if before.choice.gap < PROVED:
         fresh, others = set(map(id, before.fresh)), before.choice.bound
         among = [c for c in usable if id(c) in fresh]
     relaxation = relaxed(usable, wanted, _total(best), cuts, among)

@@ -44,12 +44,7 @@ class Jitted:
         self._inner: Any = jax.jit(run(()), **static, **donated)  # JAX takes compiler options at the outermost only
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return (self._inner if traced() else self._outermost)(*args, **kwargs)
-        except Exception as error:
-            if (said := untraceable_call(self._fn, error)) is None:
-                raise
-            raise said from error
+        return self._called(self._inner if traced() else self._outermost, args, kwargs)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """As a method: `self` is an argument like any other, as it is for `jax.jit`."""
@@ -69,12 +64,7 @@ class Jitted:
             found.append(self._program(self._graph(args, kwargs), self._donate))
             return ()
 
-        try:
-            jax.jit(functools.wraps(self._fn)(run), **self._static).eval_shape(*args, **kwargs)
-        except Exception as error:
-            if (said := untraceable_call(self._fn, error)) is None:
-                raise
-            raise said from error
+        self._called(jax.jit(functools.wraps(self._fn)(run), **self._static).eval_shape, args, kwargs)
         return found[-1]
 
     def clear_cache(self) -> None:
@@ -83,6 +73,15 @@ class Jitted:
             self._programs.clear()
         self._outermost.clear_cache()
         self._inner.clear_cache()
+
+    def _called(self, jitted: Callable[..., Any], args: tuple[Any, ...], kwargs: Settings) -> Any:
+        """A call of what `jax.jit` made; its errors about values and static arguments say what to do."""
+        try:
+            return jitted(*args, **kwargs)
+        except Exception as error:
+            if (said := untraceable_call(self._fn, error)) is None:
+                raise
+            raise said from error
 
     def _run(self, args: tuple[Any, ...], kwargs: Settings, donate: tuple[int, ...]) -> Any:
         """While `jax.jit` traces: the program's results. An outer trace may need what is donated: then `donate` is empty."""

@@ -22,6 +22,7 @@ REMEDIES = (  # of errors under JAX's tracing, the first that fits
 )
 NO_ARRAY = re.compile(r"Error interpreting argument to .*type <class '([\w.]+)'> and was passed to the function at path ([^.]*)")
 NO_HASH = re.compile(r"Non-hashable static arguments .*an object of type <class '([\w.]+)'>, (.{,80})", re.DOTALL)
+BIND = "bind other arguments with functools.partial"
 LONGEST = 120  # letters of a call that is spelled out
 
 
@@ -41,13 +42,10 @@ def untraceable(fn: Callable[..., Any], error: Exception, args: Sequence[Any], k
     return kind(f"{name}: a function that JAX can trace is required, got {type(error).__name__}: {reason}{where}; {remedy}")
 
 
-BIND = "bind other arguments with functools.partial"
-
-
 def untraceable_call(fn: Callable[..., Any], error: Exception) -> Exception | None:
     """What to raise in place of an error that `jax.jit` raised for a call; None for one of the function's own."""
     name = names.function_name(fn)
-    if isinstance(error, tuple(kind for kinds, _ in REMEDIES for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))):
+    if any(isinstance(error, kinds) for kinds, _ in REMEDIES):
         return untraceable(fn, error, (), {})
     if found := NO_ARRAY.match(str(error)):
         return TypeError(f"{name}: arrays required, got {found[1]} for {found[2]}; name it in static_argnums or static_argnames")

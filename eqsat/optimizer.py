@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import threading
 import time
@@ -149,7 +148,7 @@ def checked(target: str, numerics: str, objective: str, time_limit: float, memor
 
 def _graph(fn: Callable[..., Any] | Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Graph:
     """The graph of a function for arguments; raises TypeError for one by a name that is neither the function's nor an option."""
-    options = [p.name for p in inspect.signature(optimize).parameters.values() if p.kind == p.KEYWORD_ONLY]
+    options = [f.name for f in fields(Request)]
     if not isinstance(fn, Graph):
         check_named(function_name(fn), named_parameters(fn), kwargs, options)
         return Graph.from_jax(fn, *args, **kwargs)
@@ -259,7 +258,7 @@ class RegionPlan:
 
     @property
     def rules(self) -> tuple[str, ...]:
-        return tuple(sorted(_traced(self.kernels).union(self.on_the_way)))
+        return tuple(sorted(rules_of(self.kernels).union(self.on_the_way)))
 
 
 class Found(NamedTuple):
@@ -326,7 +325,8 @@ def search_region(
     return found
 
 
-def _traced(kernels: Iterable[Candidate]) -> frozenset[str]:
+def rules_of(kernels: Iterable[Candidate]) -> frozenset[str]:
+    """Rules that left a trace in kernels."""
     return frozenset().union(*(c.rules for c in kernels))
 
 
@@ -334,7 +334,7 @@ def _makers(found: Found, rules: Sequence[Rule], deadline: float) -> frozenset[s
     """Those from which all that was chosen is equal to the region, with as few that left no trace as there need be."""
     if not found.within(found.saturated):
         return None
-    fired, seen = [r for r in rules if r.name in found.fired], _traced(found.choice.candidates)
+    fired, seen = [r for r in rules if r.name in found.fired], rules_of(found.choice.candidates)
     merging = frozenset[str]().union(*found.saturated.bypassed.values())  # they leave a trace in no e-node
     others = sorted((r for r in fired if r.name not in seen), key=lambda r: r.name not in merging)
     engine = engine_for([r for r in fired if r.name in seen]) if others else None
@@ -417,7 +417,7 @@ class Search:
         for candidate in kernels:
             log.debug("  chose %s, %.2f us: %s", candidate.kernel.name, candidate.cost.seconds * 1e6, candidate.schedule)
         complete = not found.choice.hurried and not found.saturated.stopped.startswith("time")
-        quiet = tuple(sorted((found.makers or frozenset()) - _traced(kernels)))
+        quiet = tuple(sorted((found.makers or frozenset()) - rules_of(kernels)))
         return RegionPlan(region, self._named(kernels), found.choice.price, found.choice.bound, found.summary, complete, quiet)
 
     def _unoptimised(self, region: Region, summary: str) -> RegionPlan:

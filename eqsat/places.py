@@ -27,14 +27,13 @@ def file_to_write(subject: str, value: Any) -> Path:
     """The path, if a file can be written there; raises TypeError or OSError otherwise."""
     path = path_of(subject, value)
     folder = path.absolute().parent
-    found: dict[type[OSError], tuple[bool, str]] = {
-        IsADirectoryError: (path.is_dir(), "a folder"),
-        FileNotFoundError: (not folder.is_dir(), "no such folder"),
-        PermissionError: (not (os.access(path, os.W_OK) if path.exists() else _can_write_in(folder)), "one that is read-only"),
-    }
-    for kind, (wrong, got) in found.items():
-        if wrong:
-            raise kind(f"{subject}: a file in a folder that can be written required, got {got} ({str(value)!r}); choose another")
+    wanted, remedy = f"{subject}: a file in a folder that can be written required, got", f"({str(value)!r}); choose another"
+    if path.is_dir():
+        raise IsADirectoryError(f"{wanted} a folder {remedy}")
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{wanted} no such folder {remedy}")
+    if not (os.access(path, os.W_OK) if path.exists() else _can_write_in(folder)):
+        raise PermissionError(f"{wanted} one that is read-only {remedy}")
     return path
 
 
