@@ -44,6 +44,7 @@ class Saturated:
     bypassed: dict[int, frozenset[str]] = field(
         default_factory=dict
     )  # rules that made no e-node of a class, only merged it (x*1 = x)
+    ingest: Ingest | None = field(default=None, repr=False)  # the region's tables, for e-graphs of it with other rules
 
     @property
     def rows(self) -> int:
@@ -159,11 +160,14 @@ class Engine:
                 raise
             raise RuntimeError(f"egglog: {str(error).strip()} in {text[:300]}") from None
 
-    def saturate(self, region: Region, budget: Budget | None = None) -> Saturated:
-        """All terms equal to the region's definitions that the rules reach within the budget."""
+    def saturate(self, region: Region, budget: Budget | None = None, ingest: Ingest | None = None) -> Saturated:
+        """All terms equal to the region's definitions that the rules reach within the budget.
+
+        ingest: the region's tables, if another e-graph was filled from them.
+        """
         budget = budget or Budget()
         start = time.perf_counter()
-        ingest = Ingest(region, budget.nesting, any(r.tier == "fast" for r in self.rules))
+        ingest = ingest or Ingest(region, budget.nesting, any(r.tier == "fast" for r in self.rules))
         self._run("(push)")
         try:
             for name, rows in ingest.tables.items():
@@ -262,6 +266,7 @@ class Engine:
             time.perf_counter() - start,
             growth,
             {c: frozenset(names) for c, names in bypassed.items()},
+            ingest,
         )
 
 

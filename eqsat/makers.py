@@ -13,21 +13,21 @@ from typing import TypeVar
 R = TypeVar("R")
 
 
-def smallest(traced: Sequence[R], others: Sequence[R], suffices: Callable[[Sequence[R]], bool]) -> list[R]:
-    """`traced`, and as few of the others as suffice with them; all together do.
+def smallest(kept: Sequence[R], others: Sequence[R], suffices: Callable[[Sequence[R]], bool]) -> list[R]:
+    """`kept`, and as few of the others as suffice with them (none of those can be spared); all together do.
 
-    The shortest beginning of the others that suffices ends in one that is needed: that joins, and those before it are asked
-    again (as in Junker's QuickXplain, 2004). Beginnings are doubled first: put likely ones in front.
+    Junker's QuickXplain (2004), except that what stands in front is taken in small portions: put likely ones there.
     """
-    kept, rest = list(traced), list(others)
-    while rest and not suffices(kept):
-        few, enough = 0, 1
-        while enough < len(rest) and not suffices([*kept, *rest[:enough]]):
-            few, enough = enough, 2 * enough
-        enough = min(enough, len(rest))
-        while enough - few > 1:
-            middle = (few + enough) // 2
-            few, enough = (few, middle) if suffices([*kept, *rest[:middle]]) else (middle, enough)
-        kept.append(rest[enough - 1])
-        rest = rest[: enough - 1]
-    return kept
+    return list(kept) if not others or suffices(kept) else [*kept, *_needed(kept, others, suffices, 1)]
+
+
+def _needed(kept: Sequence[R], others: Sequence[R], suffices: Callable[[Sequence[R]], bool], portion: int) -> list[R]:
+    """Those of the others that are needed beside `kept`, which does not suffice."""
+    if len(others) == 1:
+        return list(others)
+    portion = min(portion, len(others) - 1)
+    front, rest = others[:portion], others[portion:]
+    later = [] if suffices([*kept, *front]) else _needed([*kept, *front], rest, suffices, 2 * portion)
+    if later and suffices([*kept, *later]):
+        return later
+    return [*_needed([*kept, *later], front, suffices, (portion + 1) // 2), *later]

@@ -298,7 +298,7 @@ def search_region(
       all that one of them chose is still equal, it is chosen again.
     """
     start = time.perf_counter()
-    saturated = engine.saturate(region, Budget(seconds=seconds))
+    saturated = engine.saturate(region, Budget(seconds=seconds), others[0].saturated.ingest if others else None)
     for other in others or ():
         if other.within(saturated):
             return other._replace(saturated=saturated)
@@ -342,10 +342,16 @@ def _makers(found: Found, rules: Sequence[Rule], deadline: float) -> frozenset[s
     def suffices(kept: Sequence[Rule]) -> bool:
         assert engine is not None
         engine.load(kept)
-        return found.within(engine.saturate(found.pool.region, Budget(seconds=deadline - time.perf_counter())))
+        left = deadline - time.perf_counter()
+        if left <= 0:
+            raise TimeoutError
+        return found.within(engine.saturate(found.pool.region, Budget(seconds=left), found.saturated.ingest))
 
-    kept = smallest([r for r in fired if r.name in seen], others, suffices)
-    return frozenset(r.name for r in kept) if time.perf_counter() < deadline else None
+    try:
+        kept = smallest([r for r in fired if r.name in seen], others, suffices)
+    except TimeoutError:
+        return None
+    return frozenset(r.name for r in kept)
 
 
 class Search:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -246,4 +247,18 @@ def test_rules_used_come_from_the_cache_too(tmp_path):
 def test_no_more_is_kept_than_suffices(needed):
     asked = []
     kept = smallest(["traced"], list(range(10)), lambda given: asked.append(given) or needed <= set(given))
-    assert set(kept) == {"traced", *needed} and len(asked) <= 8 * len(needed) + 1
+    assert set(kept) == {"traced", *needed} and len(asked) <= min(8 * len(needed) + 1, 2 * 10)
+
+
+def test_no_e_graph_is_asked_for_the_rules_used_when_time_is_up(monkeypatch):
+    saturate, clock, asked = Engine.saturate, [0.0], []
+
+    def slow(engine, *given):
+        asked.append(engine)
+        clock[0] += 100.0
+        return saturate(engine, *given)
+
+    monkeypatch.setattr(Engine, "saturate", slow)
+    monkeypatch.setattr(eqsat.optimizer, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    program = eqsat.optimize(softmax, LONG, cache=False, time_limit=60.0)
+    assert len(asked) == 1 and "softmax_sum" in program.notes["rules"]
