@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from eqsat.canonical import Canonical, axis_per_dimension
 from eqsat.index import Axis, Dynamic, Index
-from eqsat.notation import Stored, Term, const, const_value, load, pos, rebuild, substitute
+from eqsat.notation import Stored, Term, bound_level, const, const_value, load, pos, raised, rebuild, substitute
 from eqsat.primitives.fold import refolded, scalar
 
 
@@ -24,7 +24,7 @@ def definition_at(
     places = zip(axis_per_dimension(tensor), indices, strict=True)
     values = {axis: index for axis, index in places if axis is not None and index != Index.of(axis)}
     try:
-        term = refolded(substitute(tensor.term, values, None, operands), folds)
+        term = refolded(_apart(tensor.term, values, operands), folds)
     except ValueError:
         if not operands:
             raise
@@ -32,6 +32,21 @@ def definition_at(
     for index, extent in zip(indices, tensor.shape, strict=True):
         term = zero_outside(term, index, extent)
     return term
+
+
+def _apart(term: Term, values: Mapping[Axis, Index], operands: tuple[Term, ...]) -> Term:
+    """`substitute`, with the term's reductions at higher levels where they would capture an axis of what is put in.
+
+    A reduction's level is chosen by what is seen of its operand: of a load, nothing of what the tensor is defined as.
+    """
+    try:
+        return substitute(term, values, None, operands)
+    except ValueError:
+        axes = frozenset().union(*(v.axes for v in values.values()), *(o.axes for o in operands))
+        if axes.isdisjoint(t.bound for t in term.walk()):
+            raise
+        above = max(bound_level(a) for a in axes if a.name.startswith("r")) + 1
+        return substitute(raised(term, above), values, None, operands)
 
 
 def picked(tensor: Stored, indices: Sequence[Index], operands: tuple[Term, ...]) -> Term | None:

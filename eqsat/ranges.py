@@ -61,7 +61,8 @@ def _rounded(term: Term, found: Range) -> Range:
         every = _everything(term.dtype)
         return Range(found.low, found.high, True) if every.low <= found.low and found.high <= every.high else every
     if term.head not in ("load", "max", "min", "where", "neg", "abs"):
-        step = _ULPS * float(jnp.finfo(term.dtype).eps) * (term.bound.extent if term.bound is not None else 1)
+        folded = term.data[1].extent if term.head in ("reduce", "online", "scan") else 1
+        step = _ULPS * float(jnp.finfo(term.dtype).eps) * folded
         found = Range(found.low - abs(found.low) * step, found.high + abs(found.high) * step, found.finite)
     low, high = _IMAGES.get(term.head, (-INF, INF))
     low, high = max(low, found.low), min(high, found.high)
@@ -83,8 +84,8 @@ def _unrounded(t: Term) -> Range:
             return _load(t)
         case "cast":
             return range_of(t.args[0]) if is_float(t.dtype) or not is_float(t.args[0].dtype) else _everything(t.dtype)
-        case "reduce":
-            return _reduce(t)
+        case "reduce" | "scan":
+            return _fold(t)
         case "online":
             inner = range_of(t.args[1])
             if finds_place(t):
@@ -104,12 +105,14 @@ def _load(t: Term) -> Range:
     return Range(min(inner.low, 0.0), max(inner.high, 0.0), inner.finite)
 
 
-def _reduce(t: Term) -> Range:
-    (name, axis), inner = t.data, range_of(t.args[0])
+def _fold(t: Term) -> Range:
+    """Of a reduction, and of the running one, which has folded one element at least."""
+    name, axis, inner = t.data[0], t.data[1], range_of(t.args[0])
     if name in ("max", "min"):
         return inner
     if name == "sum":
-        return Range(inner.low * axis.extent, inner.high * axis.extent, inner.finite)
+        counts = (axis.extent, axis.extent if t.head == "reduce" else 1)
+        return Range(min(inner.low * n for n in counts), max(inner.high * n for n in counts), inner.finite)
     return Range(0.0, INF, False) if name == "prod" and inner.low >= 0 and is_float(t.dtype) else _everything(t.dtype)
 
 

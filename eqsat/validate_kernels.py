@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from eqsat.evaluate import evaluate
 from eqsat.inputs import draw
 from eqsat.interpret import interpret
 from eqsat.lower import lower
-from eqsat.notation import Kernel, Stored, Tensor
+from eqsat.notation import Kernel, Stored, Tensor, Term
 from eqsat.scalars import DTYPES, is_float
 from eqsat.tile import TileProgram
 from eqsat.validate import SAMPLES
@@ -46,9 +46,7 @@ def check_kernels(program: Program, seed: int, notes: list[str]) -> tuple[Output
 
 def points(kernel: Kernel) -> int:
     """Points of the largest iteration space in the kernel."""
-    bound = {t.bound for t in kernel.terms if t.bound is not None}
-    outer = prod(a.extent for a in kernel.axes)
-    return max(outer * prod(a.extent for a in bound), 1)
+    return max(prod(a.extent for a in kernel.axes) * _folded(kernel.terms), 1)
 
 
 def _check(planned: PlannedKernel, tiles: TileProgram, seed: int) -> list[OutputCheck]:
@@ -76,12 +74,19 @@ def check_outputs(planned: PlannedKernel, given: Mapping[Tensor, Any], results: 
     return checks
 
 
+def _folded(terms: Iterable[Term]) -> int:
+    """Points over which the reductions among the terms go together."""
+    return prod(a.extent for a in {t.bound for t in terms if t.bound is not None})
+
+
 def _spread(stored: Stored, given: Mapping[Tensor, Any], wide: np.ndarray) -> np.ndarray:
     """How far each row of an output moves when every float that is read moves by the rounding unit of the dtype computed in.
 
-    In float64 both oracles round alike, so that their difference says nothing about sums in another order.
+    In float64 both oracles round alike, so that their difference says nothing about sums in another order: there the unit
+    grows as a random walk does, with the square root of the points reduced over, for each partial sum is rounded too.
     """
-    rng, eps = np.random.default_rng(0), float(jnp.finfo(DTYPES[stored.dtype].compute).eps)
+    rng, compute = np.random.default_rng(0), DTYPES[stored.dtype].compute
+    eps = float(jnp.finfo(compute).eps) * (_folded(stored.term.walk()) ** 0.5 if compute == "float64" else 1)
     spread = np.zeros(wide.shape)
     for _ in range(SAMPLES):
         moved = {

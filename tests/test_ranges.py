@@ -11,7 +11,7 @@ from eqsat.check_sample import leaf
 from eqsat.evaluate import evaluate_all
 from eqsat.index import Axis, Index
 from eqsat.notation import cast as cast_
-from eqsat.notation import const, pos, reduce, scalar
+from eqsat.notation import const, pos, reduce, scalar, scan
 from eqsat.ranges import range_of
 from eqsat.scalars import DTYPES, REDUCTIONS, SCALARS
 
@@ -85,3 +85,10 @@ def test_signs_are_known():
     assert range_of(cast_("int8", const(200, "int32"))).high == 127
     eight = const(100, "int8")
     assert range_of(scalar("add", eight, eight)).low == -128, "integers wrap"
+
+
+def test_running_folds_have_folded_one_element_at_least():
+    ones = scan("sum", K, const(1, "int32"), False)
+    assert range_of(ones)[:2] == (1, 7)
+    assert range_of(scan("sum", K, const(-2.0, "float32"), True)).high == pytest.approx(-2, rel=1e-4)
+    assert range_of(scan("max", K, const(3, "int32"), False))[:2] == (3, 3)

@@ -207,3 +207,14 @@ def test_long_rows_are_read_and_written_once() -> None:
     assert len(statements(program, Scan)) == 1
     (longer,) = eqsat.optimize(lambda x: jnp.cumsum(x, -1), jax.ShapeDtypeStruct((200, 100_000), jnp.float32)).kernels
     assert longer.cost.nbytes == 2 * 200 * 100_000 * 4 and [t.role for t in longer.schedule.axes] == ["grid", "loop"]
+
+
+def test_a_place_is_found_in_a_running_fold_of_what_loads_nothing() -> None:
+    """The fold is put in under the binder of the place, whose level was chosen when the fold was a load."""
+    late = jax.lax.broadcasted_iota(jnp.int32, (5, 4), 0) > 2
+
+    def first(x: jax.Array) -> jax.Array:
+        return jnp.argmax(jax.lax.cummax(jnp.where(late, 1.0, 0.0), 0), 0) + x
+
+    program = optimized(first, jax.ShapeDtypeStruct((4,), jnp.float32))
+    np.testing.assert_array_equal(program.run(jnp.ones(4, jnp.float32))[0], 4)
